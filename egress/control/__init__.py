@@ -1,0 +1,1 @@
+"""The control API and what it changes."""

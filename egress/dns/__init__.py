@@ -1,0 +1,1 @@
+"""DNS: wire format, decisions, upstreams."""

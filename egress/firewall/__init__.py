@@ -1,0 +1,1 @@
+"""The packet side: ruleset, sets, flows."""

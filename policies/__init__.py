@@ -1,0 +1,1 @@
+"""The policy language: parse, normalise, compile, decide. Pure: no I/O, no clock."""
