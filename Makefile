@@ -1,0 +1,66 @@
+# Every target is for a person to type; .ci/run types `make test`.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON_VENV := .venv/bin/python
+CODE := $(wildcard policies egress ingress lab demo bench tests)
+# How many times the ordinary number of examples `make fuzz` tries.
+FUZZ ?= 50
+
+.PHONY: help setup demo test lint pure real blackbox fuzz bench-dns format lock clean
+
+help:
+	@echo "Sallyport: the guarded door of a sandbox."
+	@echo
+	@echo "  make demo        watch it work: a sandbox, a tiny internet and the real sidecar, offline, in half a minute"
+	@echo "  make test        lint, types and every test this machine can run (as root: all of them)"
+	@echo
+	@echo "  make setup       .venv with the locked packages, and Debian's packages where root; the others call it"
+	@echo "  make lint        ruff and mypy"
+	@echo "  make pure        the tests that need nothing but Python; seconds"
+	@echo "  make real        the tests with namespaces, nftables and sockets; root"
+	@echo "  make blackbox    the programs as a container runs them; root"
+	@echo "  make fuzz        the property tests, FUZZ=$(FUZZ) times as many examples"
+	@echo "  make bench-dns   measure against dnsmasq and unbound; root, minutes; writes into docs/"
+	@echo "  make format      let ruff set the code"
+	@echo "  make lock        resolve requirements/*.lock anew (make lock UPGRADE=--upgrade for the newest)"
+	@echo "  make clean       remove .venv and every cache"
+	@echo
+	@echo "One test: .venv/bin/python -m pytest tests/pure/policies -k wildcard"
+
+setup:
+	@tools/setup
+
+demo: setup
+	@$(PYTHON_VENV) -m demo
+
+test: lint
+	@$(PYTHON_VENV) -m lab.lacking
+	@$(PYTHON_VENV) -m pytest
+
+lint: setup
+	@$(PYTHON_VENV) -m ruff check $(CODE)
+	@$(PYTHON_VENV) -m ruff format --check --quiet $(CODE) || { echo "not set as ruff sets it: make format"; exit 1; }
+	@$(PYTHON_VENV) -m mypy $(CODE)
+
+pure real blackbox: setup
+	@$(PYTHON_VENV) -m pytest tests/$@
+
+fuzz: setup
+	@SALLYPORT_FUZZ=$(FUZZ) $(PYTHON_VENV) -m pytest tests/pure -m hypothesis --timeout=0
+
+bench-dns: setup
+	@$(PYTHON_VENV) -m bench.dns
+
+format: setup
+	@$(PYTHON_VENV) -m ruff check --fix --quiet $(CODE) || true
+	@$(PYTHON_VENV) -m ruff format $(CODE)
+
+lock:
+	@tools/lock $(UPGRADE)
+
+clean:
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	@echo "clean"
