@@ -1,0 +1,233 @@
+"""What to do with a query and with an answer. Pure: no sockets, no clock; time and policy are arguments.
+
+    on_query ─▶ bytes (the reply: denied, nothing there, from the cache) or Ask (a question for the resolvers)
+    on_answer ─▶ Outcome: the records that may be passed on, and the addresses they teach
+
+Only what hangs on the chain from the asked name counts. A CNAME may lead through names without a rule (that is what
+CDNs are), but an explicit deny of a link stops it. Addresses that a name may never teach are taken out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from egress.dns import wire
+from egress.dns.cache import Cache, Entry
+from policies.matcher import Teach
+from policies.model import Action
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from egress.dns.wire import Answer, Query, Record
+    from policies.matcher import CompiledPolicy
+    from policies.model import Decision
+    from policies.ports import PortSet
+
+A, NS, CNAME, SOA, PTR, MX, TXT, AAAA, SRV, NAPTR, SSHFP, TLSA, SVCB, HTTPS, CAA = (
+    1, 2, 5, 6, 12, 15, 16, 28, 33, 35, 44, 52, 64, 65, 257,
+)  # fmt: skip
+USEFUL = frozenset((A, NS, CNAME, SOA, PTR, MX, TXT, AAAA, SRV, NAPTR, SSHFP, TLSA, SVCB, HTTPS, CAA))
+NOERROR, SERVFAIL, NXDOMAIN = 0, 2, 3
+BLOCKED, NO_REACHABLE_AUTHORITY, INVALID_DATA, NOT_READY = 15, 22, 24, 14  # EDE codes, RFC 8914
+DENIED_TTL = 5  # seconds a client may remember a denial: a patched policy shows soon
+LINKS = 16  # CNAMEs in one answer
+NEGATIVE_MOST = 300  # seconds a negative answer is kept
+HINTS = ("resolver.arpa", "use-application-dns.net")  # RFC 9462; Firefox's canary: never yes, whatever the rules
+
+
+class Ask(NamedTuple):
+    """A question for the resolvers, with the decision that allowed it."""
+
+    query: Query
+    decision: Decision
+
+
+class Denial(NamedTuple):
+    """A name that was refused, for the log, the webhook and the counters."""
+
+    name: str
+    qtype: int
+    reason: str
+    rule: str
+    expansion: bool  # an allowed name with a search domain behind it: nobody meant to ask this
+
+
+class Outcome(NamedTuple):
+    """What an answer comes to. `denied` set: the client gets a denial; else the records with `rcode`."""
+
+    rcode: int
+    records: tuple[Record, ...] = ()
+    authority: tuple[Record, ...] = ()
+    teaches: tuple[tuple[bytes, int], ...] = ()  # packed address, TTL
+    ports: PortSet | None = None
+    chain: tuple[str, ...] = ()
+    ttl: int = 0  # seconds it may be cached
+    denied: str = ""  # the reason, for the EDE
+    note: str = ""  # EDE text for what was left out
+    ede: int | None = None
+
+
+_BROKEN = "the answer's CNAMEs contradict each other, loop or are too many"
+
+
+class Interceptor:
+    """The decisions of one policy generation."""
+
+    def __init__(self, policy: CompiledPolicy, generation: int, denied: Callable[[Denial], None]) -> None:
+        self.policy = policy
+        self.generation = generation
+        self.cache = Cache()
+        self.same_until = 0.0
+        self._denied = denied
+
+    # -- queries -------------------------------------------------------------------------------------------------
+    def on_query(self, query: Query, now: float, limit: int) -> bytes | Ask:
+        """Decide; after it `same_until` says how long the same bytes may be answered the same way."""
+        self.same_until = 0.0
+        name = query.name
+        if not query.plain:
+            return self._deny(query, f"{name}: a query name has letters, digits, hyphens and underscores only")
+        for hint in HINTS:
+            if name.endswith(hint) and (len(name) == len(hint) or name[-len(hint) - 1] == "."):
+                return self._deny(query, f"{name}: the guard is the only resolver here")
+        decision = self.policy.decide_name(name)
+        if decision.action is not Action.ALLOW:
+            rule = decision.rule.origin if decision.rule is not None else "default"
+            return self._deny(query, f"{name}: {decision.reason}", rule)
+        if query.qtype not in USEFUL:
+            return wire.nodata(query, DENIED_TTL, BLOCKED, f"{name}: type {query.qtype} is not answered here")
+        entry = self.cache.get(name, query.qtype, now)
+        if entry is not None:
+            self.same_until = min(entry.until, entry.born + int(now - entry.born) + 1)  # until the TTL is one less
+            return entry.serve(query, now, limit)
+        return Ask(query, decision)
+
+    def _deny(self, query: Query, reason: str, rule: str = "") -> bytes:
+        self._denied(Denial(query.name, query.qtype, reason, rule, self._is_expansion(query.name)))
+        return wire.denied(query, DENIED_TTL, BLOCKED, reason)
+
+    def _is_expansion(self, name: str) -> bool:
+        """Stub resolvers append their search domains (Kubernetes' ndots:5) before they ask for what was meant."""
+        end = name.rfind(".")
+        for _ in range(5):  # svc.cluster.local has three labels, the longest usual search domain five
+            if end <= 0:
+                return False
+            decision = self.policy.decide_name(name[:end])
+            if decision.action is Action.ALLOW and decision.rule is not None and decision.rule.kind != "any":
+                return True
+            end = name.rfind(".", 0, end)
+        return False
+
+    def deny_link(self, query: Query, outcome: Outcome) -> bytes:
+        """The reply for a chain that a deny rule stops: the same as for a denied name."""
+        return self._deny(query, outcome.denied)
+
+    # -- answers -------------------------------------------------------------------------------------------------
+    def on_answer(self, name: str, qtype: int, answer: Answer) -> Outcome:
+        """Decide about an answer under the policy as it is now."""
+        decision = self.policy.decide_name(name)
+        if decision.action is not Action.ALLOW:
+            return Outcome(NXDOMAIN, denied=f"{name}: {decision.reason}")
+        if answer.rcode not in (NOERROR, NXDOMAIN):
+            return Outcome(
+                SERVFAIL, note=f"{name}: the resolver answered with rcode {answer.rcode}", ede=NO_REACHABLE_AUTHORITY
+            )
+        ports = decision.ports
+        if qtype != CNAME:
+            for record in answer.answers:
+                if record.rtype != qtype or record.owner != name:
+                    break
+            else:
+                return self._teach(name, qtype, answer, (), answer.answers, ports, ())
+        return self._follow(name, qtype, answer, ports)
+
+    def _follow(self, name: str, qtype: int, answer: Answer, ports: PortSet) -> Outcome:
+        """Walk the CNAMEs from the asked name; what lies beside the chain does not count (RFC 2181 §10.1)."""
+        targets: dict[str, str] = {}
+        links: dict[str, Record] = {}
+        twice: set[str] = set()
+        for record in answer.answers:
+            if record.rtype == CNAME:
+                target = wire.cname_target(record.rdata)
+                if targets.setdefault(record.owner, target) != target:
+                    twice.add(record.owner)
+                links.setdefault(record.owner, record)
+        kept: list[Record] = []
+        chain: list[str] = []
+        seen = {name}
+        current = name
+        while current in targets:
+            target = targets[current]
+            if current in twice or target in seen or len(chain) == LINKS:
+                return Outcome(SERVFAIL, note=f"{name}: {_BROKEN}", ede=INVALID_DATA)
+            kept.append(links[current])
+            chain.append(target)
+            seen.add(target)
+            stop = self.policy.chain_deny(target)
+            if stop is not None:
+                ports = ports.minus(stop.ports)
+                if not ports:
+                    return Outcome(NXDOMAIN, denied=f"{name}: leads to {target}: {stop.reason}")
+            current = target
+            if qtype == CNAME:
+                return self._teach(name, qtype, answer, tuple(kept), (), ports, tuple(chain))
+        own = dict.fromkeys(record for record in answer.answers if record.rtype == qtype and record.owner == current)
+        return self._teach(name, qtype, answer, tuple(kept), tuple(own), ports, tuple(chain))
+
+    def _teach(
+        self, name: str, qtype: int, answer: Answer, links: tuple[Record, ...], own: tuple[Record, ...],
+        ports: PortSet, chain: tuple[str, ...],
+    ) -> Outcome:  # fmt: skip
+        teaches: list[tuple[bytes, int]] = []
+        note = ""
+        ede = None
+        if answer.rcode != NOERROR:
+            own = ()
+        if qtype in (A, AAAA) and own:
+            kept = []
+            teach = self.policy.teach
+            for record in own:
+                packed = record.rdata
+                if packed[:12] == _MAPPED:
+                    packed = packed[12:]
+                verdict = teach(packed)
+                if verdict is Teach.STRIP:
+                    note = f"{name}: {printable(packed)} is a special address; only an IP rule opens it"
+                    ede = BLOCKED
+                    continue
+                if verdict is Teach.LEARN:
+                    teaches.append((packed, record.ttl))
+                kept.append(record)
+            own = tuple(kept)
+        elif qtype in (SVCB, HTTPS) and own:
+            scrubbed = []
+            for record in own:
+                rdata = wire.scrub_svcb(record.rdata)
+                if rdata is not None:
+                    scrubbed.append(record._replace(rdata=rdata))
+            own = tuple(scrubbed)
+        records = links + own
+        if own or (qtype == CNAME and links):
+            return Outcome(
+                answer.rcode, records, (), tuple(teaches), ports, chain, min(record.ttl for record in records), "", note,
+                None,
+            )  # fmt: skip
+        negative = answer.negative_ttl
+        authority = (answer.soa,) if answer.soa is not None and negative is not None else ()
+        ttl = min(negative or 0, NEGATIVE_MOST, *(record.ttl for record in links), NEGATIVE_MOST)
+        return Outcome(answer.rcode, records, authority, (), ports, chain, ttl, "", note, ede)
+
+    def remember(self, name: str, qtype: int, outcome: Outcome, template: wire.Template, now: float) -> None:
+        """Keep an answer whose addresses the kernel has acknowledged."""
+        if outcome.ttl > 0:
+            self.cache.put(name, qtype, Entry(template, now, now + outcome.ttl))
+
+
+_MAPPED = bytes(10) + b"\xff\xff"
+
+
+def printable(packed: bytes) -> str:
+    import socket
+
+    return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)

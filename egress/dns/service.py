@@ -1,0 +1,261 @@
+"""The round: everything one turn of the loop found ready, answered with one write to the kernel.
+
+    upstream sockets ──collect──▶ interceptor.on_answer ──▶ leases.learn ──▶ ONE netlink batch ──ack──▶ replies
+    client sockets ──drain──▶ same bytes lately? ──▶ reply
+                                └─▶ wire.parse_query ─▶ interceptor.on_query ─▶ reply, or upstream.ask
+
+An address is in the kernel's set, acknowledged, before the answer that carries it leaves; a refused batch is SERVFAIL,
+never an answer. While a ruleset is being loaded (`hold` … `release`) answers that would teach something wait, and are
+decided again under the policy that then holds: an answer decided under an old policy teaches nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from egress.dns import wire
+from egress.dns.interceptor import Ask, Interceptor, Outcome
+from egress.firewall.leases import Full
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterable, Sequence
+
+    from egress.dns.upstream import Answered, Question, Upstream
+    from egress.dns.wire import Query
+    from egress.firewall.leases import Grant, Leases
+    from egress.loop import Loop
+    from policies.ports import PortSet
+
+DRAIN = 64  # packets taken from one socket before others have their turn
+UDP_LIMIT = 1232  # octets of a UDP answer (DNS flag day 2020: no fragments)
+TCP_LIMIT = 65535
+SAME = 8192  # queries whose bytes are remembered with their reply
+PARKED = 2048  # answers that wait for a ruleset
+SERVFAIL = 2
+NOT_READY, NO_REACHABLE_AUTHORITY, OTHER = 14, 22, 0  # EDE codes, RFC 8914
+
+
+class Waiter(NamedTuple):
+    """A client that waits for an answer: where it goes, and how large it may be."""
+
+    query: Query
+    out: Any  # socket or TcpClient
+    address: Any
+    limit: int
+
+
+class Kernel(NamedTuple):
+    """What the round needs of the firewall."""
+
+    write: Callable[[Sequence[Grant]], None]  # raises OSError or FirewallError: nothing was opened
+    has_class: Callable[[PortSet], bool]
+    want_class: Callable[[PortSet], None]  # load a ruleset that has it; `release` follows
+
+
+class Service:
+    """DNS for one sandbox."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        interceptor: Interceptor,
+        leases: Leases,
+        kernel: Kernel | None,
+        remember: Callable[[Iterable[tuple[bytes, str]]], None],
+        report: Callable[[str], None],
+    ) -> None:
+        self.interceptor = interceptor
+        self.leases = leases
+        self.upstream: Upstream | None = None
+        self.answered = 0
+        self._loop = loop
+        self._kernel = kernel  # None: names only, no packet is filtered
+        self._remember = remember
+        self._report = report
+        self._same: dict[bytes, tuple[float, bytes]] = {}
+        self._held = 0
+        self._parked: list[Answered] = []
+
+    # -- policy --------------------------------------------------------------------------------------------------
+    def hold(self) -> None:
+        """A ruleset is being loaded: nothing is learned until `release`."""
+        self._held += 1
+
+    def release(self) -> None:
+        self._held -= 1
+        if not self._held and self._parked:
+            parked = self._parked
+            self._parked = []
+            self._answers(parked, self._loop.now())
+
+    def swap(self, interceptor: Interceptor, leases: Leases) -> None:
+        """Another policy holds from now on."""
+        self.interceptor = interceptor
+        self.leases = leases
+        self._same.clear()
+
+    def forget(self) -> None:
+        """Drop every answer kept."""
+        self.interceptor.cache.clear()
+        self._same.clear()
+
+    # -- queries -------------------------------------------------------------------------------------------------
+    def listen(self, sock: socket.socket) -> None:
+        """Serve a bound, non-blocking UDP socket."""
+        self._loop.add_reader(sock.fileno(), lambda: self._drain(sock))
+
+    def _drain(self, sock: socket.socket) -> None:
+        now = self._loop.now()
+        recvfrom = sock.recvfrom
+        sendto = sock.sendto
+        same = self._same.get
+        for _ in range(DRAIN):
+            try:
+                data, address = recvfrom(4096)
+            except OSError:  # nothing left; or an error of an earlier reply, which is the client's loss
+                break
+            hit = same(data[2:])
+            if hit is not None and hit[0] > now:
+                try:
+                    sendto(data[:2] + hit[1], address)
+                except OSError:
+                    pass
+                self.answered += 1
+                continue
+            self._query(data, sock, address, UDP_LIMIT, now)
+
+    def handle_stream(self, data: bytes, client: Any) -> None:
+        """A question over TCP."""
+        self._query(data, client, None, TCP_LIMIT, self._loop.now())
+
+    def _query(self, data: bytes, out: Any, address: Any, limit: int, now: float) -> None:
+        query = wire.parse_query(data)
+        if query is None:
+            return
+        if type(query) is bytes:
+            self._send(out, query, address)
+            return
+        if limit == UDP_LIMIT and query.size < limit:
+            limit = max(512, query.size)
+        interceptor = self.interceptor
+        decided = interceptor.on_query(query, now, limit)
+        if type(decided) is Ask:
+            upstream = self.upstream
+            if upstream is None:
+                self._send(out, wire.error(query, SERVFAIL, NOT_READY, "the guard is not ready"), address)
+            elif not upstream.ask(query.name, query.qtype, Waiter(query, out, address, limit), now):
+                self._send(out, wire.error(query, SERVFAIL, OTHER, "too many questions in flight"), address)
+            return
+        if limit != TCP_LIMIT and interceptor.same_until > now:
+            if len(self._same) >= SAME:
+                self._same.clear()
+            self._same[data[2:]] = (interceptor.same_until, decided[2:])
+        self.answered += 1
+        self._send(out, decided, address)
+
+    @staticmethod
+    def _send(out: Any, message: bytes, address: Any) -> None:
+        try:
+            out.sendto(message, address)
+        except OSError:
+            pass  # a full buffer or a client that went away: UDP loses packets, clients ask again
+
+    # -- answers -------------------------------------------------------------------------------------------------
+    def answers_ready(self) -> None:
+        """Something can be collected: once this turn is through its sockets, one round takes all of it."""
+        self._loop.call_soon(self._round)
+
+    def _round(self) -> None:
+        upstream = self.upstream
+        if upstream is not None:
+            now = self._loop.now()
+            self._answers(upstream.collect(now), now)
+
+    def _answers(self, finished: Iterable[Answered], now: float) -> None:
+        grants: list[Grant] = []
+        results: list[tuple[Question, Outcome, bool]] = []
+        news: list[tuple[bytes, str]] = []
+        kernel = self._kernel
+        interceptor = self.interceptor
+        for question, answer in finished:
+            if answer is None:
+                outcome = Outcome(SERVFAIL, note="no resolver answered in time", ede=NO_REACHABLE_AUTHORITY)
+                results.append((question, outcome, False))
+                continue
+            outcome = interceptor.on_answer(question.name, question.qtype, answer)
+            writes = False
+            if outcome.teaches and kernel is not None:
+                assert outcome.ports is not None
+                if self._held or not kernel.has_class(outcome.ports):
+                    self._park(question, answer, outcome.ports)
+                    continue
+                outcome, mine = self._learn(question.name, outcome, now)
+                if mine:
+                    writes = True
+                    grants += mine
+                    news += [(grant.packed, question.name) for grant in mine]
+            results.append((question, outcome, writes))
+        failed = False
+        if grants:
+            assert kernel is not None
+            try:
+                kernel.write(grants)
+            except Exception as error:  # noqa: BLE001 - whatever the kernel or libnftables says, nothing was opened
+                self.leases.refused(grants)
+                self._report(f"learned addresses were refused: {error}")
+                failed = True
+            else:
+                self.leases.granted(grants, now)
+                self._remember(news)
+        for question, outcome, writes in results:
+            if writes and failed:
+                outcome = Outcome(SERVFAIL, note="the kernel refused the address", ede=OTHER)
+            self._reply(question, outcome, now)
+
+    def _park(self, question: Question, answer: Any, ports: PortSet) -> None:
+        if len(self._parked) >= PARKED:
+            self._reply(question, Outcome(SERVFAIL, note="too much waits for the policy", ede=NOT_READY), 0.0)
+            return
+        self._parked.append((question, answer))
+        if not self._held and self._kernel is not None:
+            self._kernel.want_class(ports)
+
+    def _learn(self, name: str, outcome: Outcome, now: float) -> tuple[Outcome, list[Grant]]:
+        leases = self.leases
+        mine: list[Grant] = []
+        assert outcome.ports is not None
+        try:
+            for packed, ttl in outcome.teaches:
+                grant = leases.learn(name, outcome.chain, outcome.ports, packed, ttl, now)
+                if grant is not None:
+                    mine.append(grant)
+        except Full:
+            leases.refused(mine)
+            self._report(f"{name}: no room for another learned address ({leases.capacity} are open)")
+            return Outcome(SERVFAIL, note=f"{name}: {leases.capacity} addresses are open, no room", ede=OTHER), []
+        if leases.evicted_names:
+            self.interceptor.cache.forget(leases.evicted_names)
+            leases.evicted_names.clear()
+            self._same.clear()
+        return outcome, mine
+
+    def _reply(self, question: Question, outcome: Outcome, now: float) -> None:
+        waiters = question.waiters
+        if outcome.denied:
+            for query, out, address, _ in waiters:
+                self._send(out, self.interceptor.deny_link(query, outcome), address)
+            return
+        if outcome.rcode == SERVFAIL:
+            for query, out, address, _ in waiters:
+                self._send(out, wire.error(query, SERVFAIL, outcome.ede, outcome.note), address)
+            return
+        if outcome.ede is not None and not outcome.records:
+            for query, out, address, _ in waiters:
+                self._send(out, wire.nodata(query, outcome.ttl, outcome.ede, outcome.note), address)
+            return
+        template = wire.render(outcome.records, rcode=outcome.rcode, authority=outcome.authority)
+        self.interceptor.remember(question.name, question.qtype, outcome, template, now)
+        for query, out, address, limit in waiters:
+            self._send(out, template.serve(query, 0, limit), address)
+        self.answered += len(waiters)

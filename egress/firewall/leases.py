@@ -1,0 +1,268 @@
+"""Leases: which address is open until when, and which names taught it. Pure; time is an argument.
+
+A lease lasts max(TTL, 60 s) + 60 s from the answer that taught the address, so that a client that keeps an answer
+for its whole TTL can always connect. It is renewed while the address is in use: while a flow to it lives, or when a
+new connection used it within ten minutes; at most until a day after the last answer.
+
+    answer ──learn──▶ [leased] ──sweep: in use──▶ renewed
+                         │ time up, nobody uses it ▶ gone (the kernel's element times out by itself)
+                         │ time up, a flow still lives ▶ [lingering]: no new connection, but a policy change remembers
+                         └ the policy no longer allows any of its names ▶ gone, flows cut
+
+The kernel's set elements know only address and time. The names are kept here because a later policy has to decide
+about every address again: an address survives a policy change when one of its names does.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from policies.ports import PortSet
+
+MINIMUM = 60.0  # seconds: shorter TTLs count as this
+GRACE = 60.0  # seconds added to every lease
+SLACK = 5.0  # seconds granted beyond that, so that a repeated answer needs no write for a while
+USED_WITHIN = 600.0  # seconds: a connection this recent keeps a lease going
+LONGEST = 24 * 3600.0  # seconds after its last answer in which a lease may be renewed
+RENEWAL = 120.0  # seconds a renewal adds
+RENEW_BEFORE = 30.0  # seconds before its end a lease is renewed
+NAMES_PER_ADDRESS = 32
+ADDRESSES = 16_384
+
+
+class Teaching(NamedTuple):
+    """Why an address is open: a name, the names its CNAMEs led through, and what that opens."""
+
+    name: str
+    chain: tuple[str, ...]
+    ports: PortSet
+    until: float  # CLOCK_MONOTONIC seconds
+    answered: float  # when a resolver last said so
+
+
+class Grant(NamedTuple):
+    """One element to write: `ports` names the set, `seconds` is its new time-out."""
+
+    packed: bytes
+    ports: PortSet
+    seconds: float
+
+
+class Full(Exception):
+    """No room for another address."""
+
+
+class _Address:
+    __slots__ = ("names", "opened", "used")
+
+    def __init__(self) -> None:
+        self.names: dict[str, Teaching] = {}
+        self.opened: dict[PortSet, float] = {}  # what the kernel was told: set -> end of its element
+        self.used = 0.0
+
+
+class Leases:
+    """All leases of one sandbox."""
+
+    def __init__(self, capacity: int = ADDRESSES) -> None:
+        self.capacity = capacity
+        self._addresses: dict[bytes, _Address] = {}
+        self._lingering: dict[bytes, _Address] = {}
+        self._ends: list[tuple[float, bytes]] = []
+        self.evicted_names: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._addresses)
+
+    def __contains__(self, packed: bytes) -> bool:
+        return packed in self._addresses
+
+    # -- learning ------------------------------------------------------------------------------------------------
+    def learn(
+        self, name: str, chain: tuple[str, ...], ports: PortSet, packed: bytes, ttl: int, now: float
+    ) -> Grant | None:
+        """An answer taught `packed`: None when the kernel's element already lasts long enough, else what to write.
+
+        Nothing counts before `granted` is told that the kernel took it. Raises Full.
+        """
+        length = (ttl if ttl > MINIMUM else MINIMUM) + GRACE
+        until = now + length
+        address = self._addresses.get(packed)
+        if address is None:
+            if len(self._addresses) >= self.capacity:
+                self._make_room(name, now)
+            address = self._addresses[packed] = self._lingering.pop(packed, None) or _Address()
+        names = address.names
+        known = names.get(name)
+        if known is None and len(names) >= NAMES_PER_ADDRESS:
+            del names[next(iter(names))]  # the oldest: provenance is bounded, the address itself stays
+        names[name] = Teaching(name, chain, ports, until if known is None or until > known.until else known.until, now)
+        if address.opened.get(ports, 0.0) >= until:
+            return None
+        return Grant(packed, ports, length + SLACK)
+
+    def granted(self, grants: Iterable[Grant], now: float) -> None:
+        """The kernel has acknowledged these elements."""
+        for packed, ports, seconds in grants:
+            address = self._addresses.get(packed)
+            if address is not None:
+                until = now + seconds
+                address.opened[ports] = until
+                heapq.heappush(self._ends, (until, packed))
+
+    def refused(self, grants: Iterable[Grant]) -> None:
+        """The kernel refused the batch: forget addresses that were never opened."""
+        for packed, _, _ in grants:
+            address = self._addresses.get(packed)
+            if address is not None and not address.opened:
+                del self._addresses[packed]
+
+    def restore(self, packed: bytes, teaching: Teaching) -> None:
+        """Take over one remembered teaching (a worker's restart); it counts as opened once the ruleset carries it."""
+        address = self._addresses.get(packed)
+        if address is None:
+            if len(self._addresses) >= self.capacity:
+                return
+            address = self._addresses[packed] = _Address()
+        address.names[teaching.name] = teaching
+
+    def _make_room(self, name: str, now: float) -> None:
+        """The asking name's own oldest lease goes first; nobody else's ever does. Raises Full."""
+        self.expire(now)
+        if len(self._addresses) < self.capacity:
+            return
+        for packed, address in self._addresses.items():
+            if name in address.names and len(address.names) == 1:
+                self.evicted_names.add(name)
+                del self._addresses[packed]
+                return
+        raise Full
+
+    # -- time ----------------------------------------------------------------------------------------------------
+    def expire(self, now: float) -> int:
+        """Drop what has ended; return how many addresses went."""
+        ends = self._ends
+        gone = 0
+        while ends and ends[0][0] <= now:
+            packed = heapq.heappop(ends)[1]
+            address = self._addresses.get(packed)
+            if address is None:
+                continue
+            for ports in [ports for ports, until in address.opened.items() if until <= now]:
+                del address.opened[ports]
+            if not address.opened:
+                del self._addresses[packed]
+                gone += 1
+                if now - address.used < 2 * RENEW_BEFORE:
+                    self._lingering[packed] = address
+        return gone
+
+    def used(self, active: Iterable[bytes], now: float) -> None:
+        """Flows to these addresses live now."""
+        lingering = self._lingering
+        still: set[bytes] = set()
+        for packed in active:
+            address = self._addresses.get(packed)
+            if address is not None:
+                address.used = now
+            elif packed in lingering:
+                still.add(packed)
+        for packed in [packed for packed in lingering if packed not in still]:
+            del lingering[packed]
+
+    def renewals(self, now: float) -> list[Grant]:
+        """Elements of addresses in use that end soon."""
+        grants = []
+        ends = self._ends
+        due = []
+        while ends and ends[0][0] <= now + RENEW_BEFORE:
+            due.append(heapq.heappop(ends))
+        seen: set[bytes] = set()
+        for end, packed in due:
+            address = self._addresses.get(packed)
+            if address is None:
+                continue
+            heapq.heappush(ends, (end, packed))
+            if packed in seen or not address.used or now - address.used > USED_WITHIN:
+                continue
+            seen.add(packed)
+            for name, teaching in list(address.names.items()):
+                if now - teaching.answered < LONGEST and teaching.until <= now + RENEW_BEFORE + SLACK:
+                    address.names[name] = teaching._replace(until=now + RENEWAL)
+            for ports in {teaching.ports for teaching in address.names.values() if teaching.until > now}:
+                if address.opened.get(ports, 0.0) <= now + RENEW_BEFORE:
+                    grants.append(Grant(packed, ports, RENEWAL + SLACK))
+        return grants
+
+    def shift(self, seconds: float, now: float) -> list[Grant]:
+        """The whole namespace stood still (a paused container): every lease that lived then goes on from there."""
+        grants = []
+        for packed, address in self._addresses.items():
+            for name, teaching in address.names.items():
+                address.names[name] = teaching._replace(
+                    until=teaching.until + seconds, answered=teaching.answered + seconds
+                )
+            for ports, until in list(address.opened.items()):
+                left = until + seconds - now
+                if left > 0:
+                    grants.append(Grant(packed, ports, left))
+        return grants
+
+    # -- policy --------------------------------------------------------------------------------------------------
+    def rebase(self, decide: Callable[[bytes, Teaching], PortSet | None], now: float) -> Leases:
+        """The same leases under another policy: `decide` says what a teaching opens now (None or empty: nothing)."""
+        after = Leases(self.capacity)
+        for source in (self._addresses, self._lingering):
+            for packed, address in source.items():
+                names: dict[str, Teaching] = {}
+                for name, teaching in address.names.items():
+                    ports = decide(packed, teaching)
+                    until = teaching.until if source is self._addresses else now + RENEWAL
+                    if ports and until > now and packed not in after._addresses:
+                        names[name] = teaching._replace(ports=ports, until=until)
+                if names:
+                    kept = after._addresses[packed] = _Address()
+                    kept.names = names
+                    kept.used = address.used
+        return after
+
+    def elements(self, now: float) -> dict[PortSet, list[tuple[bytes, int]]]:
+        """What the kernel's sets have to hold: set -> (address, milliseconds left); marks all of it as opened."""
+        sets: dict[PortSet, list[tuple[bytes, int]]] = {}
+        self._ends = []
+        for packed, address in self._addresses.items():
+            address.opened = {}
+            for teaching in address.names.values():
+                until = max(teaching.until + SLACK, address.opened.get(teaching.ports, 0.0))
+                if until > now:
+                    address.opened[teaching.ports] = until
+            for ports, until in address.opened.items():
+                sets.setdefault(ports, []).append((packed, max(1, int((until - now) * 1000))))
+                self._ends.append((until, packed))
+        heapq.heapify(self._ends)
+        return sets
+
+    # -- reading -------------------------------------------------------------------------------------------------
+    def opens(self, packed: bytes, protocol: str, port: int | None) -> bool:
+        """Whether some name's lease opens `port` of this address."""
+        address = self._addresses.get(packed)
+        if address is None:
+            return False
+        return any(ports.contains(protocol, port) for ports in address.opened)
+
+    def teaching(self, packed: bytes, name: str) -> Teaching | None:
+        address = self._addresses.get(packed)
+        return address.names.get(name) if address is not None else None
+
+    def names_of(self, packed: bytes) -> tuple[str, ...]:
+        address = self._addresses.get(packed) or self._lingering.get(packed)
+        return tuple(address.names) if address is not None else ()
+
+    def teachings(self) -> Iterator[tuple[bytes, Teaching]]:
+        for packed, address in self._addresses.items():
+            for teaching in address.names.values():
+                yield packed, teaching

@@ -1,0 +1,258 @@
+"""PID 1: locks down first, then keeps alive whoever serves.
+
+    lock down ─▶ settings ─▶ ports bound ─▶ what the worker needs is imported once ─▶ fork
+                                                         ▲                              │ died
+                                                         └──────── fork again ◀─────────┘
+
+It runs no loop and reads nothing that comes from the sandbox: it waits for signals. Sockets, memory files and the
+ruleset belong to it, so a worker's death costs the sandbox a few milliseconds of waiting in a socket's queue and no
+packet that was not allowed. Everything up to the lock-down uses what the interpreter has loaded anyway, plus ctypes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import sys
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from egress.config import Config
+
+EXIT_CONFIG = 2  # also a worker's word that starting again would not help
+STOP_WITHIN = 0.7  # seconds a worker has to end before it is killed
+SETTLED = 5.0  # seconds after which a worker counts as well
+BACK_OFF = (0.0, 0.0, 0.01, 0.05, 0.1, 0.5, 1.0)  # seconds before the n-th restart of a worker that does not settle
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGCHLD, signal.SIGHUP)
+
+
+class Sockets(NamedTuple):
+    """Every port of the sidecar, bound by the supervisor and shared by all its workers."""
+
+    udp: tuple[socket.socket, ...]
+    tcp: tuple[socket.socket, ...]
+    api: socket.socket
+    unix: socket.socket | None
+
+
+class StartError(Exception):
+    """Something the start depends on; its text is one line that says what and what to do."""
+
+
+def serve(environ: Mapping[str, str]) -> int:
+    """Run the sidecar until SIGTERM. Returns the exit code."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    from egress.firewall import FirewallError
+    from egress.firewall.guardhouse import Firewall
+
+    try:
+        firewall = Firewall()
+        firewall.lock()
+    except FirewallError as error:
+        return _refuse(f"cannot lock down: {error}", 1)
+
+    from egress.config import ConfigError, from_env
+
+    try:
+        config = from_env(environ, _read("/etc/resolv.conf"))
+        sockets = bind(config)
+        from egress import app
+
+        plan = app.prepare(config, firewall, sockets)
+    except (ConfigError, StartError) as error:
+        return _refuse(str(error), EXIT_CONFIG)
+    return _supervise(lambda: app.work(plan))
+
+
+def _supervise(work: Callable[[], int]) -> int:
+    import gc
+
+    gc.collect()
+    gc.freeze()  # the workers share these pages for as long as nobody writes to them
+    child = _fork(work)
+    started = time.monotonic()
+    failures = 0
+    while True:
+        number = signal.sigwaitinfo(_SIGNALS).si_signo
+        if number == signal.SIGCHLD:
+            status = _reap(child)
+            if status is None:
+                continue
+            code = os.waitstatus_to_exitcode(status)
+            if code == EXIT_CONFIG:
+                return EXIT_CONFIG
+            if time.monotonic() - started > SETTLED:
+                failures = 0
+            pause = BACK_OFF[min(failures, len(BACK_OFF) - 1)]
+            failures += 1
+            how = f"signal {-code}" if code < 0 else f"exit {code}"
+            _say("warn", f"worker ended by {how}; enforcement stands, starting the next one")
+            if pause and signal.sigtimedwait(_STOP, pause) is not None:
+                return 0
+            started = time.monotonic()
+            child = _fork(work)
+        elif number == signal.SIGHUP:
+            os.kill(child, signal.SIGHUP)
+        else:
+            _stop(child)
+            return 0
+
+
+_STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+
+
+def _reap(child: int) -> int | None:
+    """Collect every ended child (as PID 1 also strangers'); the worker's status if it was among them."""
+    found = None
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return found
+        if pid == 0:
+            return found
+        if pid == child:
+            found = status
+
+
+def _stop(child: int) -> None:
+    os.kill(child, signal.SIGTERM)
+    end = time.monotonic() + STOP_WITHIN
+    while time.monotonic() < end:
+        signal.sigtimedwait((signal.SIGCHLD,), end - time.monotonic())
+        if _reap(child) is not None:
+            return
+    os.kill(child, signal.SIGKILL)
+    _reap(child)
+
+
+def _fork(work: Callable[[], int]) -> int:
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        die_with_parent(parent)
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C goes to the supervisor, which decides
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        code = work()
+    except BaseException as error:  # noqa: BLE001 - whatever it was, the next worker is the answer
+        _say("error", f"worker: {type(error).__name__}: {error}")
+    finally:
+        os._exit(code)
+
+
+def die_with_parent(parent: int) -> None:
+    """PR_SET_PDEATHSIG (prctl(2)): a worker never outlives its supervisor."""
+    import ctypes
+
+    ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+# -- ports ---------------------------------------------------------------------------------------------------------
+def bind(config: Config) -> Sockets:
+    """Bind every port, before anything in the sandbox can; nothing listens yet.
+
+    The DNS ports are the kernel's choice: whatever the sandbox occupies, there is another. UDP without reuse: with it
+    any process could take a share of the queries. Raises StartError.
+    """
+    udp, tcp = [], []
+    for family, loopback in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        try:
+            udp.append(_bound(family, socket.SOCK_DGRAM, (loopback, 0)))
+            tcp.append(_bound(family, socket.SOCK_STREAM, (loopback, 0)))
+        except OSError as error:
+            if family == socket.AF_INET:
+                raise StartError(f"cannot bind a DNS port on {loopback}: {error.strerror}") from error
+            del udp[1:], tcp[1:]  # no ::1 (Docker's default): IPv4 goes on, IPv6 stays denied
+    return Sockets(tuple(udp), tuple(tcp), _bind_api(config), _bind_unix(config))
+
+
+def _bound(family: int, kind: int, address: tuple[str, int], *, reuse: bool = False, dual: bool = False) -> socket.socket:
+    sock = socket.socket(family, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    try:
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if dual else 1)
+        if reuse:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if kind == socket.SOCK_DGRAM:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        sock.bind(address)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _bind_api(config: Config) -> socket.socket:
+    address, port = config.http.address, config.http.port
+    tries: list[tuple[int, str, bool]]
+    if not address:
+        tries = [(socket.AF_INET6, "::", True), (socket.AF_INET, "0.0.0.0", False)]  # noqa: S104
+    else:
+        family = socket.AF_INET if len(address) == 4 else socket.AF_INET6
+        tries = [(family, socket.inet_ntop(family, address), False)]
+    problem: OSError | None = None
+    for family, host, dual in tries:
+        # Reuse only where an earlier life's connections still linger: a bound port with it, not yet listening, can
+        # be taken over by any user.
+        for reuse in (False, True):
+            try:
+                return _bound(family, socket.SOCK_STREAM, (host, port), reuse=reuse, dual=dual)
+            except OSError as error:
+                problem = error
+                if error.errno != errno.EADDRINUSE:
+                    break
+    assert problem is not None
+    hint = "something else listens there" if problem.errno == errno.EADDRINUSE else "choose another address"
+    raise StartError(f"OPENSANDBOX_EGRESS_HTTP_ADDR: cannot bind port {port}: {problem.strerror}; {hint}")
+
+
+def _bind_unix(config: Config) -> socket.socket | None:
+    path = config.socket_path
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            pass
+        before = os.umask(0o177)  # mode 0600 from its first moment on
+        try:
+            sock.bind(path)
+        finally:
+            os.umask(before)
+    except OSError as error:
+        if config.socket_explicit:
+            raise StartError(f"OPENSANDBOX_EGRESS_SOCKET: {path}: {error.strerror}") from error
+        _say("warn", f"no control socket at {path}: {error.strerror}")
+        return None
+    return sock
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(65536)
+    except OSError:
+        return ""
+
+
+def _say(level: str, message: str) -> None:
+    from egress.log import emit
+
+    emit(level, message)
+
+
+def _refuse(message: str, code: int) -> int:
+    print(f"egress: {message}", file=sys.stderr, flush=True)
+    return code
