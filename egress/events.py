@@ -97,7 +97,7 @@ class Events:
         """A look-up was refused; `host` is the canonical name."""
         if self._denied.repeats(("name", host)) or (self._silence and self._silence.covers_name(host)):
             return
-        fields = {"action": "deny", "target.host": host, "reason": reason}
+        fields: dict[str, object] = {"action": "deny", "target.host": host, "reason": reason}
         if rule:
             fields["rule"] = rule
         self._tell(self._denied, ("name", host), "warn", f"denied name {host}", fields)
