@@ -18,13 +18,12 @@ from egress.literals import (
     DIGITS,
     ConfigError,
     Endpoint,
-    Prefix,
     Url,
     is_host,
     pack,
     parse_url,
     read_port,
-    read_prefix,
+    read_network,
     safe,
     split_port,
     unusable,
@@ -33,9 +32,11 @@ from egress.literals import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from policies.address import Network
+
 T = TypeVar("T")
 
-__all__ = ["Config", "ConfigError", "Endpoint", "Prefix", "Url", "from_env"]
+__all__ = ["Config", "ConfigError", "Endpoint", "Url", "from_env"]
 
 PREFIX = "OPENSANDBOX_EGRESS_"
 DEFAULT_SOCKET = "/run/sallyport/egress.sock"
@@ -84,7 +85,7 @@ class Config(NamedTuple):
     probe_interval: float  # seconds
     nameserver_exempt: tuple[bytes, ...]
     block_doh: bool  # with an empty doh_networks: all of port 443
-    doh_networks: tuple[Prefix, ...]
+    doh_networks: tuple[Network, ...]
     deny_webhook: Url | None
     extra_attributes: tuple[tuple[str, str], ...]
     otlp: Url | None
@@ -112,7 +113,7 @@ def from_env(environ: Mapping[str, str], resolv_conf: str) -> Config:
     if not token:
         warnings.append(f"{PREFIX}TOKEN is not set: the policy can be changed over the unix socket only")
     block_doh = env.boolean("BLOCK_DOH_443", default=False)
-    networks = _unique(read_prefix(PREFIX + "DOH_BLOCKLIST", part) for part in env.listed("DOH_BLOCKLIST"))
+    networks = _unique(read_network(PREFIX + "DOH_BLOCKLIST", part) for part in env.listed("DOH_BLOCKLIST"))
     if networks and not block_doh:
         warnings.append(f"{PREFIX}DOH_BLOCKLIST has no effect without {PREFIX}BLOCK_DOH_443=true")
     otlp = _otlp(environ)

@@ -10,6 +10,8 @@ import re
 import socket
 from typing import NamedTuple
 
+from policies.address import AddressError, Network, parse_network
+
 DIGITS = re.compile(r"[0-9]{1,9}")
 _LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 _URL = re.compile(
@@ -31,13 +33,6 @@ class Endpoint(NamedTuple):
 
     address: bytes
     port: int
-
-
-class Prefix(NamedTuple):
-    """A network: packed address with the host bits cleared, and the length in bits."""
-
-    address: bytes
-    length: int
 
 
 class Url(NamedTuple):
@@ -131,18 +126,12 @@ def unusable(packed: bytes) -> str:
     return ""
 
 
-def read_prefix(variable: str, text: str) -> Prefix:
-    """A CIDR or a single address; host bits are cleared."""
-    host, slash, bits = text.partition("/")
-    packed = pack(host)
-    if packed is None or (slash and "." in host and ":" in host):
-        raise ConfigError(variable, f"'{safe(text)}' is neither an IP address nor a CIDR such as 192.0.2.0/24")
-    width = len(packed) * 8
-    if slash and (not DIGITS.fullmatch(bits) or int(bits) > width or (len(bits) > 1 and bits[0] == "0")):
-        raise ConfigError(variable, f"'{safe(text)}' has no prefix length from 0 to {width}")
-    length = int(bits) if slash else width
-    number = int.from_bytes(packed, "big") >> (width - length) << (width - length)
-    return Prefix(number.to_bytes(len(packed), "big"), length)
+def read_network(variable: str, text: str) -> Network:
+    """A CIDR or a single address, as policies spell them."""
+    try:
+        return parse_network(text)
+    except AddressError as error:
+        raise ConfigError(variable, f"'{safe(text)}': {error}") from None
 
 
 def is_host(text: str) -> bool:
