@@ -1,0 +1,125 @@
+"""Address classes: what a policy treats apart, and what an allowed name may not lead to.
+
+Three classes beside the ordinary one:
+
+- SPECIAL: metadata services and link-local. Reached only through a rule that names the address or a prefix inside
+  its block; broad prefixes and `defaultAction: allow` don't open them.
+- NEVER: loopback, unspecified, multicast, reserved. A name doesn't teach them under any default.
+- INTERNAL: private, shared, site-local and the like. A name doesn't teach them under default deny.
+
+NAT64 (RFC 6052, well-known prefix) and 6to4 (RFC 3056) addresses have the class of the IPv4 address inside.
+The registries are RFC 6890's; the list is a decision of this project and complete.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from enum import Enum
+from typing import NamedTuple
+
+from policies.address import Network, parse_network, unmap
+
+
+class AddressClass(Enum):
+    """What an address is to a policy."""
+
+    ORDINARY = "ordinary"
+    SPECIAL = "special"
+    NEVER = "never taught"
+    INTERNAL = "internal"
+
+
+class Kind(NamedTuple):
+    """A class with a word for people, such as `private` or `a metadata address`."""
+
+    address_class: AddressClass
+    label: str
+
+
+ORDINARY = Kind(AddressClass.ORDINARY, "an ordinary address")
+
+_TABLE = (
+    (AddressClass.SPECIAL, "link-local", "169.254.0.0/16 fe80::/10"),
+    (
+        AddressClass.SPECIAL,
+        "a metadata address",
+        "fd00:ec2::/32 fd20:ce::254 fd00:42::42 100.100.100.200 168.63.129.16 192.0.0.192",
+    ),
+    (AddressClass.NEVER, "loopback", "127.0.0.0/8 ::1"),
+    (AddressClass.NEVER, "unspecified", "0.0.0.0/8 ::"),
+    (AddressClass.NEVER, "multicast", "224.0.0.0/4 ff00::/8"),
+    (AddressClass.NEVER, "reserved", "240.0.0.0/4"),
+    (AddressClass.INTERNAL, "private", "10.0.0.0/8 172.16.0.0/12 192.168.0.0/16"),
+    (AddressClass.INTERNAL, "shared (RFC 6598)", "100.64.0.0/10"),
+    (AddressClass.INTERNAL, "a unique local address", "fc00::/7"),
+    (AddressClass.INTERNAL, "site-local", "fec0::/10"),
+    (AddressClass.INTERNAL, "for benchmarking", "198.18.0.0/15 2001:2::/48"),
+    (AddressClass.INTERNAL, "for protocol assignments", "192.0.0.0/24"),
+    (AddressClass.INTERNAL, "discard-only", "100::/64"),
+    (AddressClass.INTERNAL, "a local NAT64 address", "64:ff9b:1::/48"),
+    (AddressClass.INTERNAL, "Teredo", "2001::/32"),
+    (AddressClass.INTERNAL, "IPv4-compatible", "::/96"),
+)
+
+_CLASSES: tuple[tuple[Network, Kind], ...] = tuple(
+    (parse_network(text), Kind(address_class, label))
+    for address_class, label, texts in _TABLE
+    for text in texts.split()
+)
+
+NAT64 = parse_network("64:ff9b::/96")
+SIXTOFOUR = parse_network("2002::/16")
+MAPPED_PREFIX = Network(b"\0" * 10 + b"\xff\xff" + b"\0" * 4, 96)
+
+
+def embedded(network: Network) -> tuple[Network, Network]:
+    """An IPv4 prefix as the NAT64 and the 6to4 prefix that lead to it."""
+    return (
+        Network(NAT64.packed[:12] + network.packed, 96 + network.length),
+        Network(SIXTOFOUR.packed[:2] + network.packed + b"\0" * 10, 16 + network.length),
+    )
+
+
+def inside(packed: bytes) -> bytes | None:
+    """The IPv4 address that a NAT64 or 6to4 address leads to, or None."""
+    if len(packed) == 16:
+        if packed.startswith(b"\x20\x02"):
+            return packed[2:6]
+        if packed.startswith(NAT64.packed[:12]):
+            return packed[12:]
+    return None
+
+
+SPECIAL_BLOCKS: tuple[tuple[Network, Kind], ...] = tuple(
+    (block, kind)
+    for network, kind in _CLASSES
+    if kind.address_class is AddressClass.SPECIAL
+    for block in ((network, *embedded(network)) if len(network.packed) == 4 else (network,))
+)
+"""Every special block, IPv4 ones in their NAT64 and 6to4 forms too."""
+
+
+def _flatten(bits: int) -> tuple[list[int], list[Kind]]:
+    """Starts of ranges over one family and their kinds; of nested blocks the innermost counts, it is the stricter."""
+    blocks = [(network, kind) for network, kind in _CLASSES if len(network.packed) * 8 == bits]
+    blocks.sort(key=lambda block: -block[0].length)
+    edges = {0}.union(*({network.first, network.last + 1} for network, _ in blocks))
+    starts = sorted(edges - {1 << bits})
+    return starts, [
+        next((kind for network, kind in blocks if network.first <= start <= network.last), ORDINARY) for start in starts
+    ]
+
+
+_STARTS4, _KINDS4 = _flatten(32)
+_STARTS6, _KINDS6 = _flatten(128)
+
+
+def classify(packed: bytes) -> Kind:
+    """The class of an address; mapped, NAT64 and 6to4 ones have that of the IPv4 address inside."""
+    packed = unmap(packed)
+    inner = inside(packed)
+    if inner is not None:
+        packed = inner
+    if len(packed) == 4:
+        return _KINDS4[bisect_right(_STARTS4, int.from_bytes(packed, "big")) - 1]
+    return _KINDS6[bisect_right(_STARTS6, int.from_bytes(packed, "big")) - 1]
