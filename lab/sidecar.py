@@ -1,0 +1,242 @@
+"""The sidecar in the sandbox's namespace, started as a container runtime would: an environment and no arguments.
+
+It gets a `/var` of its own (so `/var/egress` is private and starts empty), the capabilities of `--cap-drop ALL
+--cap-add NET_ADMIN`, and an environment with nothing in it but what the test gives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lab import http
+from lab.errors import LabError
+from lab.identity import SIDECAR, Identity
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Mapping
+    from typing import Self
+
+    from lab.network import Lab
+
+TOKEN = "correct-horse-battery-staple"
+TOKEN_HEADER = "OPENSANDBOX-EGRESS-AUTH"
+_PREFIX = "OPENSANDBOX_EGRESS_"
+_DEFAULT_PORT = 18080
+# `$0` is the sidecar's /var; everything after it is what to become.
+_OWN_VAR = 'mount --bind "$0" /var && exec "$@"'
+
+
+class Sidecar:
+    """A running `egress serve`. A context manager; on entry it is ready, unless `wait=False`.
+
+    `env` is laid over the lab's defaults (token, upstream); names without the prefix get it, so `{"MODE": "dns"}` is
+    `OPENSANDBOX_EGRESS_MODE`, and None takes a variable away. `policy` becomes `OPENSANDBOX_EGRESS_RULES`. With
+    `as_pid1` it runs in a PID namespace of its own, as PID 1. `restart` starts it anew, with the same /var.
+    """
+
+    def __init__(
+        self,
+        lab: Lab,
+        *,
+        policy: Any = None,
+        env: Mapping[str, str | None] | None = None,
+        identity: Identity = SIDECAR,
+        as_pid1: bool = False,
+        wait: bool = True,
+        argv: tuple[str, ...] = (),
+    ) -> None:
+        self.lab = lab
+        self._identity = identity
+        self._as_pid1 = as_pid1
+        self._wait = wait
+        self._argv = [*(argv or (str(Path(sys.prefix, "bin", "egress")), "serve"))]
+        self._folder = tempfile.TemporaryDirectory(prefix="sallyport-lab-")
+        self.var = Path(self._folder.name, "var")
+        self.state = self.var / "egress"  # what the sidecar sees as /var/egress
+        self.state.mkdir(parents=True)
+        self._log = Path(self._folder.name, "log")
+        self._log.touch()
+        self.env: dict[str, str] = {
+            _PREFIX + "TOKEN": TOKEN,
+            _PREFIX + "DNS_UPSTREAM": "203.0.113.53",
+        }
+        if policy is not None:
+            self.env[_PREFIX + "RULES"] = policy if isinstance(policy, str) else json.dumps(policy)
+        for name, value in (env or {}).items():
+            full = name if name.startswith("OPENSANDBOX_") else _PREFIX + name
+            self.env.pop(full, None)
+            if value is not None:
+                self.env[full] = value
+        self.process: subprocess.Popen[bytes] | None = None
+        self.started = 0.0  # CLOCK_MONOTONIC just before exec
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- life ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start it; with `wait` return when /healthz says 200. Raises LabError with its log if that takes over 10 s."""
+        if Path(sys.prefix).is_relative_to("/var"):
+            raise LabError(
+                "the sidecar gets a /var of its own, and this .venv lies under /var: it would not find itself"
+            )
+        become = [*self._identity.prefix(), *self._argv]
+        if self._as_pid1:
+            become = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *become]
+        with self._log.open("ab") as log:
+            self.started = time.monotonic()
+            self.process = self.lab.sandbox.popen(
+                ["/bin/sh", "-c", _OWN_VAR, str(self.var), *become], env=self.env, stdout=log, stderr=log, cwd="/"
+            )
+        if self._wait:
+            self.wait_ready()
+
+    def wait_ready(self, seconds: float = 10.0) -> None:
+        """Until /healthz answers 200. Raises LabError with the log."""
+        deadline = time.monotonic() + seconds
+        said = "nothing listens"
+        while time.monotonic() < deadline:
+            if self.returncode is not None:
+                raise LabError(f"the sidecar ended with exit code {self.returncode}:\n{self.log}")
+            with contextlib.suppress(OSError):
+                answer = self.api("GET", "/healthz", token=None, timeout=1.0)
+                if answer.status == 200:
+                    return
+                said = f"{answer.status} {answer.text}"
+            time.sleep(0.002)
+        raise LabError(f"the sidecar is not ready after {seconds:g} s ({said}):\n{self.log}")
+
+    @property
+    def returncode(self) -> int | None:
+        return None if self.process is None else self.process.poll()
+
+    @property
+    def pid(self) -> int:
+        """The supervisor's, as this namespace counts."""
+        if self.process is None:
+            raise LabError("the sidecar is not started")
+        if not self._as_pid1:
+            return self.process.pid
+        children = _children(self.process.pid)
+        if not children:
+            raise LabError(f"the sidecar has ended:\n{self.log}")
+        return children[0]
+
+    @property
+    def worker_pid(self) -> int:
+        """The worker's. Raises LabError while there is none."""
+        children = _children(self.pid)
+        if not children:
+            raise LabError(f"the sidecar has no worker:\n{self.log}")
+        return children[0]
+
+    def kill_worker(self) -> int:
+        """SIGKILL the worker, as a crash would end it; its pid."""
+        pid = self.worker_pid
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def terminate(self, seconds: float = 5.0) -> int:
+        """SIGTERM, as `docker stop` does; the exit code. Raises subprocess.TimeoutExpired."""
+        return self._end(signal.SIGTERM, seconds)
+
+    def kill(self) -> int:
+        """SIGKILL the supervisor; the worker must follow."""
+        return self._end(signal.SIGKILL, 5.0)
+
+    def restart(self) -> None:
+        """Start it again after `terminate` or `kill`, as a container's restart would: same /var, same environment."""
+        self.start()
+
+    def close(self) -> None:
+        """End it whatever it is doing. The rules that it leaves standing go with the namespace (or `Lab.unguard`)."""
+        if self.process is not None and self.process.poll() is None:
+            self.kill()
+        self._folder.cleanup()
+
+    def _end(self, number: int, seconds: float) -> int:
+        if self.process is None:
+            raise LabError("the sidecar is not started")
+        if self.process.poll() is None:
+            with contextlib.suppress(ProcessLookupError, LabError):
+                os.kill(self.pid, number)
+        return self.process.wait(seconds)
+
+    # -- talk ---------------------------------------------------------------------------------------------------
+
+    def api(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        token: str | None = TOKEN,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = 5.0,
+        address: str = "127.0.0.1",
+        port: int = _DEFAULT_PORT,
+    ) -> http.Response:
+        """Call the API from inside the sandbox. `body` is sent as it is when bytes or text, else as JSON."""
+        data = body.encode() if isinstance(body, str) else body
+        if data is not None and not isinstance(data, bytes):
+            data = json.dumps(data).encode()
+        fields = dict(headers or {})
+        if token is not None:
+            fields[TOKEN_HEADER] = token
+        sock = self.lab.sandbox.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(timeout)
+            sock.connect((address, port))
+            return http.exchange(sock, method, path, body=data, headers=fields)
+        finally:
+            sock.close()
+
+    # -- what it said -------------------------------------------------------------------------------------------
+
+    @property
+    def log(self) -> str:
+        """Everything it wrote, to either stream."""
+        return self._log.read_text(errors="replace")
+
+    def events(self, name: str | None = None) -> list[dict[str, Any]]:
+        """The log's JSON lines; only those of one `opensandbox.event` where a name is given."""
+        found = []
+        for line in self.log.splitlines():
+            if line.startswith("{"):
+                with contextlib.suppress(ValueError):
+                    found.append(json.loads(line))
+        return [one for one in found if name is None or one.get("opensandbox.event") == name]
+
+    def wait_for_log(self, text: str, seconds: float = 3.0) -> str:
+        """Until the log holds `text`; the log. Raises LabError."""
+        deadline = time.monotonic() + seconds
+        while text not in self.log:
+            if time.monotonic() > deadline:
+                raise LabError(f"not in the log after {seconds:g} s: {text!r}\n{self.log}")
+            time.sleep(0.01)
+        return self.log
+
+
+def _children(pid: int) -> list[int]:
+    with contextlib.suppress(OSError):
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
