@@ -32,6 +32,7 @@ NOERROR, SERVFAIL, NXDOMAIN = 0, 2, 3
 BLOCKED, NO_REACHABLE_AUTHORITY, INVALID_DATA, NOT_READY = 15, 22, 24, 14  # EDE codes, RFC 8914
 DENIED_TTL = 5  # seconds a client may remember a denial: a patched policy shows soon
 LINKS = 16  # CNAMEs in one answer
+TAUGHT = 16_384  # addresses whose class is remembered
 NEGATIVE_MOST = 300  # seconds a negative answer is kept
 HINTS = ("resolver.arpa", "use-application-dns.net")  # RFC 9462; Firefox's canary: never yes, whatever the rules
 
@@ -79,6 +80,7 @@ class Interceptor:
         self.generation = generation
         self.cache = Cache()
         self.same_until = 0.0
+        self._taught: dict[bytes, Teach] = {}
         self._denied = denied
 
     # -- queries -------------------------------------------------------------------------------------------------
@@ -166,7 +168,7 @@ class Interceptor:
             seen.add(target)
             stop = self.policy.chain_deny(target)
             if stop is not None:
-                ports = ports.minus(stop.ports)
+                ports = self.policy.learnable(ports.minus(stop.ports))
                 if not ports:
                     return Outcome(NXDOMAIN, denied=f"{name}: leads to {target}: {stop.reason}")
             current = target
@@ -186,12 +188,16 @@ class Interceptor:
             own = ()
         if qtype in (A, AAAA) and own:
             kept = []
-            teach = self.policy.teach
+            taught = self._taught
             for record in own:
                 packed = record.rdata
                 if packed[:12] == _MAPPED:
                     packed = packed[12:]
-                verdict = teach(packed)
+                verdict = taught.get(packed)
+                if verdict is None:
+                    if len(taught) >= TAUGHT:
+                        taught.clear()
+                    verdict = taught[packed] = self.policy.teach(packed)
                 if verdict is Teach.STRIP:
                     note = f"{name}: {printable(packed)} is a special address; only an IP rule opens it"
                     ede = BLOCKED

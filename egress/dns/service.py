@@ -22,10 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from egress.dns.upstream import Answered, Question, Upstream
-    from egress.dns.wire import Query
+    from egress.dns.wire import Answer, Query
     from egress.firewall.leases import Grant, Leases
     from egress.loop import Loop
-    from policies.ports import PortSet
 
 DRAIN = 64  # packets taken from one socket before others have their turn
 UDP_LIMIT = 1232  # octets of a UDP answer (DNS flag day 2020: no fragments)
@@ -45,14 +44,6 @@ class Waiter(NamedTuple):
     limit: int
 
 
-class Kernel(NamedTuple):
-    """What the round needs of the firewall."""
-
-    write: Callable[[Sequence[Grant]], None]  # raises OSError or FirewallError: nothing was opened
-    has_class: Callable[[PortSet], bool]
-    want_class: Callable[[PortSet], None]  # load a ruleset that has it; `release` follows
-
-
 class Service:
     """DNS for one sandbox."""
 
@@ -61,7 +52,7 @@ class Service:
         loop: Loop,
         interceptor: Interceptor,
         leases: Leases,
-        kernel: Kernel | None,
+        open_addresses: Callable[[Sequence[Grant]], None] | None,
         remember: Callable[[Iterable[tuple[bytes, str]]], None],
         report: Callable[[str], None],
     ) -> None:
@@ -70,21 +61,22 @@ class Service:
         self.upstream: Upstream | None = None
         self.answered = 0
         self._loop = loop
-        self._kernel = kernel  # None: names only, no packet is filtered
+        self._open = open_addresses  # raises when nothing was opened; None: names only, no packet is filtered
         self._remember = remember
         self._report = report
         self._same: dict[bytes, tuple[float, bytes]] = {}
-        self._held = 0
+        self._held = False
         self._parked: list[Answered] = []
 
     # -- policy --------------------------------------------------------------------------------------------------
     def hold(self) -> None:
         """A ruleset is being loaded: nothing is learned until `release`."""
-        self._held += 1
+        self._held = True
 
     def release(self) -> None:
-        self._held -= 1
-        if not self._held and self._parked:
+        """The change is through, or refused; what waited is decided under the policy that holds now."""
+        self._held = False
+        if self._parked:
             parked = self._parked
             self._parked = []
             self._answers(parked, self._loop.now())
@@ -176,7 +168,7 @@ class Service:
         grants: list[Grant] = []
         results: list[tuple[Question, Outcome, bool]] = []
         news: list[tuple[bytes, str]] = []
-        kernel = self._kernel
+        open_addresses = self._open
         interceptor = self.interceptor
         for question, answer in finished:
             if answer is None:
@@ -185,10 +177,9 @@ class Service:
                 continue
             outcome = interceptor.on_answer(question.name, question.qtype, answer)
             writes = False
-            if outcome.teaches and kernel is not None:
-                assert outcome.ports is not None
-                if self._held or not kernel.has_class(outcome.ports):
-                    self._park(question, answer, outcome.ports)
+            if outcome.teaches and open_addresses is not None:
+                if self._held:
+                    self._park(question, answer)
                     continue
                 outcome, mine = self._learn(question.name, outcome, now)
                 if mine:
@@ -198,9 +189,9 @@ class Service:
             results.append((question, outcome, writes))
         failed = False
         if grants:
-            assert kernel is not None
+            assert open_addresses is not None
             try:
-                kernel.write(grants)
+                open_addresses(grants)
             except Exception as error:  # noqa: BLE001 - whatever the kernel or libnftables says, nothing was opened
                 self.leases.refused(grants)
                 self._report(f"learned addresses were refused: {error}")
@@ -213,13 +204,11 @@ class Service:
                 outcome = Outcome(SERVFAIL, note="the kernel refused the address", ede=OTHER)
             self._reply(question, outcome, now)
 
-    def _park(self, question: Question, answer: Any, ports: PortSet) -> None:
+    def _park(self, question: Question, answer: Answer) -> None:
         if len(self._parked) >= PARKED:
             self._reply(question, Outcome(SERVFAIL, note="too much waits for the policy", ede=NOT_READY), 0.0)
             return
         self._parked.append((question, answer))
-        if not self._held and self._kernel is not None:
-            self._kernel.want_class(ports)
 
     def _learn(self, name: str, outcome: Outcome, now: float) -> tuple[Outcome, list[Grant]]:
         leases = self.leases

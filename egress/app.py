@@ -1,0 +1,193 @@
+"""The composition root: what `egress serve` is made of, and in which order it comes up.
+
+In the supervisor, once: `prepare` (everything that a fork shares). In each worker: `work`.
+
+    policy (file, else the last accepted, else the variable) ─▶ guard.start: the first ruleset
+      ─▶ DNS answers ─▶ the control API is imported, its port listens ─▶ ready
+
+With a policy or rule file that cannot be used the worker stays up, locked down: no ruleset, no DNS, `/healthz` 503
+with the reason, and another look twice a second.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+from egress import events as _events
+from egress.config import ConfigError
+from egress.control.sources import Sources
+from egress.control.store import PolicyStore, document_of
+from egress.dns.interceptor import printable
+from egress.dns.listener import TcpListener
+from egress.dns.upstream import Ports, Server, Upstream
+from egress.guard import Guard, Placement
+from egress.log import Log
+from egress.loop import Loop
+from egress.state import Handover
+
+if TYPE_CHECKING:
+    from egress.config import Config
+    from egress.dns.interceptor import Denial
+    from egress.firewall.guardhouse import Firewall
+    from egress.firewall.nflog import Denied
+    from egress.supervisor import Sockets
+
+LISTEN = 128  # connections that may wait to be accepted
+LOOK = 0.5  # seconds between looks at files that changed
+
+
+class Plan(NamedTuple):
+    """What every worker starts from."""
+
+    config: Config
+    firewall: Firewall
+    sockets: Sockets
+    sources: Sources
+    handover: Handover
+
+
+def prepare(config: Config, firewall: Firewall, sockets: Sockets) -> Plan:
+    """Check what can be checked before the first fork. Raises ConfigError."""
+    capabilities = firewall.capabilities()
+    if "raw" in config.require and capabilities.raw != "prefix":
+        raise ConfigError(
+            "OPENSANDBOX_EGRESS_REQUIRE", f"asks for raw, but this kernel guards raw sockets on {capabilities.raw} only"
+        )
+    return Plan(config, firewall, sockets, Sources(config), Handover())
+
+
+def work(plan: Plan) -> int:
+    """Be a worker until stopped."""
+    sys.setswitchinterval(0.0005)  # the helper thread's Python must not hold up answers
+    return Worker(plan).run()
+
+
+class Worker:
+    """One life of the serving process."""
+
+    def __init__(self, plan: Plan) -> None:
+        config = plan.config
+        self.config = config
+        self.plan = plan
+        self.log = Log(1, config.log_level, _events.identity(config))
+        self.loop = Loop(lambda error: self.log.error("unexpected", error=f"{type(error).__name__}: {error}"))
+        self.events = _events.Events(self.log, self.loop)
+        self.firewall = plan.firewall
+        self.firewall.reopen()
+        self.problem: str | None = "starting"
+        self.store: PolicyStore | None = None
+        self.exit_code = 0
+        self.guard = Guard(
+            self.loop, self.firewall, placement(config, plan.sockets), plan.handover, self._denied_name, self._report
+        )
+        self._webhook = None
+
+    def run(self) -> int:
+        self.loop.call_soon(self._begin)
+        self.loop.run()
+        return self.exit_code
+
+    # -- coming up -----------------------------------------------------------------------------------------------
+    def _begin(self) -> None:
+        found = self.plan.sources.read(self.plan.handover)
+        if found.problem is not None:
+            self._locked(found.problem)
+            return
+        from policies.matcher import compile_policy
+
+        compiled = compile_policy(found.policy, found.always.deny, found.always.allow)
+        self.events.silence(found.silence)
+        self.store = PolicyStore(self.loop, self.guard, found.policy, found.always, self.plan.sources.file)
+
+        def started(error: BaseException | None) -> None:
+            if error is not None:
+                self._locked(f"the ruleset could not be loaded: {error}")
+            else:
+                self._open()
+
+        self.guard.start(compiled, document_of(found.policy), started)
+
+    def _locked(self, problem: str) -> None:
+        if problem != self.problem:
+            self.log.error("locked down", error=problem)
+        self.problem = problem
+        self._start_api()
+        self.loop.call_later(LOOK, self._begin)
+
+    def _open(self) -> None:
+        """The ruleset stands: answer."""
+        service = self.guard.service
+        assert service is not None
+        firewall, exemption, config = self.firewall, self.guard.exemption, self.config
+        ports = Ports(
+            lambda server: firewall.udp(server.packed, server.port, exemption),
+            lambda server: firewall.tcp(server.packed, server.port, exemption),
+        )
+        servers = tuple(Server(upstream.address, upstream.port) for upstream in config.upstreams)
+        service.upstream = Upstream(self.loop, servers, ports, config.upstream_timeout, service.answers_ready)
+        for sock in self.plan.sockets.udp:
+            service.listen(sock)
+        for sock in self.plan.sockets.tcp:
+            sock.listen(LISTEN)
+            TcpListener(self.loop, sock, service.handle_stream)
+        self.guard.watch()
+        self.loop.call_soon(self._ready)
+
+    def _ready(self) -> None:
+        assert self.store is not None
+        self.problem = None
+        self._start_api()
+        policy = self.store.policy
+        self.events.loaded(policy.default.value, policy.to_document()["egress"])  # type: ignore[arg-type]
+        for warning in self.config.warnings:
+            self.log.warn(warning)
+        self.firewall.watch_denied(self.loop, self._denied_packet)
+        self.loop.call_later(self.config.probe_interval, self._probe)
+        self.plan.sources.follow(self.loop, self.store, self.events, self._report)
+
+    def _start_api(self) -> None:
+        """Imported only now: DNS answers already."""
+        from egress.control import start_api
+
+        start_api(self)
+
+    def _probe(self) -> None:
+        self.loop.call_later(self.config.probe_interval, self._probe)
+        service = self.guard.service
+        if service is not None and service.upstream is not None:
+            service.upstream.probe(self.config.probe_name)
+
+    # -- what is told --------------------------------------------------------------------------------------------
+    def _denied_name(self, denial: Denial) -> None:
+        self.events.denied_name(denial.name, denial.reason, denial.rule)
+
+    def _denied_packet(self, denied: Denied) -> None:
+        names = self.guard.names_of(denied.destination)
+        self.events.denied_packet(printable(denied.destination), denied.protocol, denied.port, ", ".join(names[:3]))
+
+    def _report(self, message: str) -> None:
+        self.log.warn(message)
+
+
+def placement(config: Config, sockets: Sockets) -> Placement:
+    """Where the ruleset finds our ports, and what the operator opened or closed beside the policy."""
+
+    def port(found: tuple[socket.socket, ...], family: int) -> int:
+        return next((int(sock.getsockname()[1]) for sock in found if sock.family == family), 0)
+
+    return Placement(
+        mode=config.mode,
+        dns_ports=(
+            port(sockets.udp, socket.AF_INET),
+            port(sockets.tcp, socket.AF_INET),
+            port(sockets.udp, socket.AF_INET6),
+            port(sockets.tcp, socket.AF_INET6),
+        ),
+        upstreams=tuple((upstream.address, upstream.port) for upstream in config.upstreams),
+        exempt=config.nameserver_exempt,
+        doh_all=config.block_doh and not config.doh_networks,
+        doh_networks=config.doh_networks if config.block_doh else (),
+        own=(),
+    )

@@ -1,0 +1,314 @@
+"""The guard of one sandbox: everything that belongs to it, and nothing else.
+
+A process may hold several. All state is here: policy generation, leases, interceptor, ruleset secrets. What it does
+with the kernel goes through `Firewall`, which knows the namespace.
+
+    apply ─▶ hold (answers that would teach something wait)
+          ─▶ helper thread: leases decided again, ruleset rendered, one transaction, then `commit` (the policy file)
+          ─▶ loop: interceptor and leases swapped, release
+          ─▶ helper thread: flows that the new policy forbids are cut
+          ─▶ done
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from egress.dns.interceptor import Interceptor
+from egress.dns.service import Service
+from egress.firewall.leases import Leases
+from egress.firewall.ruleset import Exemption, RulesetSpec
+from policies.matcher import Teach
+from policies.model import Action
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from egress.dns.interceptor import Denial
+    from egress.firewall.conntrack import Flow
+    from egress.firewall.guardhouse import Firewall
+    from egress.firewall.leases import Grant, Teaching
+    from egress.loop import Loop
+    from egress.state import Handover
+    from policies.matcher import CompiledPolicy
+    from policies.ports import PortSet
+
+SWEEP = 5.0  # seconds between looks at which leases are in use
+STALL = 15.0  # seconds late: the whole container stood still
+WATCH = 0.5  # seconds between looks at whether our tables still stand
+
+
+class Placement(NamedTuple):
+    """What the ruleset has to know besides the policy."""
+
+    mode: str  # "dns" or "dns+nft"
+    dns_ports: tuple[int, int, int, int]  # udp4, tcp4, udp6, tcp6; 0 where there is none
+    upstreams: tuple[tuple[bytes, int], ...]  # resolvers asked from inside this namespace
+    exempt: tuple[bytes, ...]
+    doh_all: bool
+    doh_networks: tuple[object, ...]
+    own: tuple[tuple[bytes, str, int], ...]  # endpoints of the sidecar's own traffic besides DNS
+
+
+class Guard:
+    """One guarded sandbox."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        firewall: Firewall,
+        placement: Placement,
+        handover: Handover,
+        denied: Callable[[Denial], None],
+        report: Callable[[str], None],
+    ) -> None:
+        self.loop = loop
+        self.firewall = firewall
+        self.placement = placement
+        self.exemption = Exemption(*_secret())
+        self.generation = 0
+        self.loaded = False
+        self._handover = handover
+        self._denied = denied
+        self._report = report
+        self._compiled: CompiledPolicy | None = None
+        self._document = b""
+        self._leases = Leases()
+        self._classes: dict[PortSet, int] = {}
+        self._spec: RulesetSpec | None = None
+        self._loading = False
+        self._waiting: list[Callable[[], None]] = []
+        self._swept = 0.0
+        self.service: Service | None = None
+        self.repairs = 0
+
+    @property
+    def enforcing(self) -> bool:
+        return self.placement.mode == "dns+nft"
+
+    # -- policy --------------------------------------------------------------------------------------------------
+    def start(self, compiled: CompiledPolicy, document: bytes, done: Callable[[BaseException | None], None]) -> None:
+        """Load the first ruleset of this process; leases that an earlier one left are taken over."""
+        now = self.loop.now()
+        for packed, teaching in self._handover.leases():
+            if teaching.until > now:
+                self._leases.restore(packed, teaching)
+        self.apply(compiled, document, None, done)
+
+    def apply(
+        self,
+        compiled: CompiledPolicy,
+        document: bytes,
+        commit: Callable[[], None] | None,
+        done: Callable[[BaseException | None], None],
+    ) -> None:
+        """Make `compiled` hold everywhere, or nothing of it; `commit` runs once the kernel has it."""
+        if self._loading:
+            self._waiting.append(lambda: self.apply(compiled, document, commit, done))
+            return
+        self._loading = True
+        service = self.service
+        if service is not None:
+            service.hold()
+        before, old_spec = self._leases, self._spec
+
+        def work() -> tuple[RulesetSpec, Leases, dict[PortSet, int]]:
+            leases = before.rebase(lambda packed, teaching: effective(compiled, packed, teaching), self.loop.now())
+            spec, classes = self._specify(compiled, leases)
+            self.firewall.load(spec)
+            if commit is not None:
+                try:
+                    commit()
+                except BaseException:
+                    self._go_back(old_spec, before)
+                    raise
+            self.generation += 1
+            self._remember(document, leases)
+            return spec, leases, classes
+
+        def finished(result: tuple[RulesetSpec, Leases, dict[PortSet, int]] | None, error: BaseException | None) -> None:
+            if result is not None:
+                self._spec, self._leases, self._classes = result
+                self._compiled = compiled
+                self._document = document
+                self._swap(compiled)
+            self._loading = False
+            if self.service is not None and service is not None:
+                service.release()
+            if result is None:
+                done(error)
+            else:
+                self.loaded = True
+                self._cut(done)
+            if self._waiting and not self._loading:
+                self._waiting.pop(0)()
+
+        self.loop.run_in_thread(work, finished)
+
+    def _go_back(self, spec: RulesetSpec | None, leases: Leases) -> None:
+        """The change could not be kept: the old ruleset again, with what is left of its leases."""
+        if spec is None:
+            self.firewall.lock()
+        else:
+            self.firewall.load(spec._replace(learned=self._learned(leases, spec.classes)))
+
+    def _swap(self, compiled: CompiledPolicy) -> None:
+        interceptor = Interceptor(compiled, self.generation, self._denied)
+        if self.service is None:
+            write = self._write if self.enforcing else None
+            self.service = Service(self.loop, interceptor, self._leases, write, self._note, self._report)
+        else:
+            self.service.swap(interceptor, self._leases)
+
+    def _specify(self, compiled: CompiledPolicy, leases: Leases) -> tuple[RulesetSpec, dict[PortSet, int]]:
+        place = self.placement
+        classes = compiled.port_classes()
+        spec = RulesetSpec(
+            mode=place.mode,
+            default_allow=compiled.policy.default is Action.ALLOW,
+            plan=compiled.address_plan(),
+            classes=classes,
+            learned=self._learned(leases, classes),
+            upstreams=place.upstreams,
+            exempt=place.exempt,
+            doh_all=place.doh_all,
+            doh_networks=place.doh_networks,
+            dns_ports=place.dns_ports,
+            own=place.own,
+            exemption=self.exemption,
+            stamp=Exemption(*_secret()),
+            flow_mark=_secret()[0],
+        )
+        return spec, {ports: index for index, ports in enumerate(classes)}
+
+    def _learned(self, leases: Leases, classes: Sequence[PortSet]) -> dict[int, list[tuple[bytes, int]]]:
+        elements = leases.elements(self.loop.now())
+        return {index: elements[ports] for index, ports in enumerate(classes) if ports in elements}
+
+    def _remember(self, document: bytes, leases: Leases) -> None:
+        from egress.state import Accepted
+
+        self._handover.store_leases(leases)
+        self._handover.store_policy(Accepted(document, self.generation))
+
+    # -- learning ------------------------------------------------------------------------------------------------
+    def _write(self, grants: Sequence[Grant]) -> None:
+        classes = self._classes
+        self.firewall.write_learned(
+            [(classes[ports], packed, int(seconds * 1000)) for packed, ports, seconds in grants]
+        )
+
+    def _note(self, news: Iterable[tuple[bytes, str]]) -> None:
+        """Write learned addresses down where the next worker finds them."""
+        teachings = []
+        for packed, name in news:
+            teaching = self._leases.teaching(packed, name)
+            if teaching is not None:
+                teachings.append((packed, teaching))
+        if not self._handover.add_leases(teachings):
+            self._handover.store_leases(self._leases)
+
+    # -- flows ---------------------------------------------------------------------------------------------------
+    def allows(self, flow: Flow) -> bool:
+        """Whether the policy of now lets this flow, opened in the sandbox, go on."""
+        compiled = self._compiled
+        assert compiled is not None
+        decision = compiled.decide_address(flow.remote, flow.protocol, flow.remote_port)
+        if decision.rule is not None:
+            return decision.action is Action.ALLOW
+        if self._leases.opens(flow.remote, flow.protocol, flow.remote_port):
+            return True
+        return decision.action is Action.ALLOW and flow.remote not in self._leases
+
+    def _cut(self, done: Callable[[BaseException | None], None]) -> None:
+        if not self.enforcing:
+            done(None)
+            return
+
+        def work() -> int:
+            forbidden = [flow for flow in self.firewall.flows() if flow.outgoing and not self.allows(flow)]
+            self.firewall.cut(forbidden)
+            return len(forbidden)
+
+        def finished(_: int | None, error: BaseException | None) -> None:
+            if error is not None:
+                self._report(f"flows that are no longer allowed could not all be cut: {error}")
+            done(None)
+
+        self.loop.run_in_thread(work, finished)
+
+    # -- time ----------------------------------------------------------------------------------------------------
+    def watch(self) -> None:
+        """Start the timers: leases in use are renewed, a table that a neighbour removed is put back."""
+        self._swept = self.loop.now()
+        if self.enforcing:
+            self.loop.call_later(SWEEP, self._sweep)
+        self.loop.call_later(WATCH, self._look)
+
+    def _sweep(self) -> None:
+        now = self.loop.now()
+        stood_still = now - self._swept - SWEEP
+        self._swept = now
+        self.loop.call_later(SWEEP, self._sweep)
+        if self._loading or not len(self._leases):
+            return
+        if stood_still > STALL:
+            self._grant(self._leases.shift(stood_still, now), now)
+
+        def finished(active: set[bytes] | None, error: BaseException | None) -> None:
+            if active is None or self._loading:
+                return
+            now = self.loop.now()
+            leases = self._leases
+            leases.used(active, now)
+            self._grant(leases.renewals(now), now)
+            leases.expire(now)
+
+        self.loop.run_in_thread(self.firewall.active, finished)
+
+    def _grant(self, grants: list[Grant], now: float) -> None:
+        if not grants:
+            return
+        try:
+            self._write(grants)
+        except Exception as error:  # noqa: BLE001 - the old elements stand until their time; the next sweep tries again
+            self._report(f"leases could not be renewed: {error}")
+            return
+        self._leases.granted(grants, now)
+        self._handover.store_leases(self._leases)
+
+    def _look(self) -> None:
+        self.loop.call_later(WATCH, self._look)
+        if self._loading or not self.loaded or self._compiled is None or self.firewall.intact():
+            return
+        self.repairs += 1
+        self._report("somebody removed or changed the guard's tables; loading them again")
+        self.apply(self._compiled, self._document, None, self._reloaded)
+
+    def _reloaded(self, error: BaseException | None) -> None:
+        if error is not None:
+            self._report(f"the ruleset could not be loaded again: {error}")
+
+    def names_of(self, packed: bytes) -> tuple[str, ...]:
+        """The names whose answers led to this address."""
+        return self._leases.names_of(packed)
+
+
+def effective(compiled: CompiledPolicy, packed: bytes, teaching: Teaching) -> PortSet | None:
+    """What a remembered teaching opens under another policy: the same reading as a fresh answer's."""
+    decision = compiled.decide_name(teaching.name)
+    if decision.action is not Action.ALLOW or compiled.teach(packed) is not Teach.LEARN:
+        return None
+    ports = decision.ports
+    for link in teaching.chain:
+        stop = compiled.chain_deny(link)
+        if stop is not None:
+            ports = ports.minus(stop.ports)
+    return compiled.learnable(ports) if teaching.chain else ports
+
+
+def _secret() -> tuple[int, int]:
+    """64 bits of the kernel's randomness, both halves non-zero."""
+    data = os.urandom(8)
+    return int.from_bytes(data[:4], "big") | 1, int.from_bytes(data[4:], "big") | 1
