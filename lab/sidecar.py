@@ -1,7 +1,8 @@
 """The sidecar in the sandbox's namespace, started as a container runtime would: an environment and no arguments.
 
-It gets a `/var` of its own (so `/var/egress` is private and starts empty), the capabilities of `--cap-drop ALL
---cap-add NET_ADMIN`, and an environment with nothing in it but what the test gives.
+It gets a `/var` and a `/run` of its own (so `/var/egress` is private and starts empty), a `resolv.conf` that names the
+lab's resolver, the capabilities of `--cap-drop ALL --cap-add NET_ADMIN`, and an environment with nothing in it but what
+the test gives.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ TOKEN = "correct-horse-battery-staple"
 TOKEN_HEADER = "OPENSANDBOX-EGRESS-AUTH"
 _PREFIX = "OPENSANDBOX_EGRESS_"
 _DEFAULT_PORT = 18080
-# `$0` is the sidecar's /var; everything after it is what to become.
-_OWN_VAR = 'mount --bind "$0" /var && exec "$@"'
+# `$0` is the sidecar's folder; everything after it is what to become.
+_OWN_ROOMS = """
+mount -B "$0/resolv.conf" /etc/resolv.conf && mount -B "$0/var" /var && mount -B "$0/run" /run && exec "$@"
+"""
 
 
 class Sidecar:
@@ -41,7 +44,7 @@ class Sidecar:
 
     `env` is laid over the lab's defaults (token, upstream); names without the prefix get it, so `{"MODE": "dns"}` is
     `OPENSANDBOX_EGRESS_MODE`, and None takes a variable away. `policy` becomes `OPENSANDBOX_EGRESS_RULES`. With
-    `as_pid1` it runs in a PID namespace of its own, as PID 1. `restart` starts it anew, with the same /var.
+    `as_pid1` it runs in a PID namespace of its own, as PID 1. `restart` starts it anew, with the same /var/egress.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Sidecar:
         identity: Identity = SIDECAR,
         as_pid1: bool = False,
         wait: bool = True,
+        resolv_conf: str = "nameserver 203.0.113.53\n",
         argv: tuple[str, ...] = (),
     ) -> None:
         self.lab = lab
@@ -61,10 +65,13 @@ class Sidecar:
         self._wait = wait
         self._argv = [*(argv or (str(Path(sys.prefix, "bin", "egress")), "serve"))]
         self._folder = tempfile.TemporaryDirectory(prefix="sallyport-lab-")
-        self.var = Path(self._folder.name, "var")
-        self.state = self.var / "egress"  # what the sidecar sees as /var/egress
+        folder = Path(self._folder.name)
+        self.state = folder / "var" / "egress"  # what the sidecar sees as /var/egress
         self.state.mkdir(parents=True)
-        self._log = Path(self._folder.name, "log")
+        self.run = folder / "run"  # and as /run
+        self.run.mkdir()
+        (folder / "resolv.conf").write_text(resolv_conf)
+        self._log = folder / "log"
         self._log.touch()
         self.env: dict[str, str] = {
             _PREFIX + "TOKEN": TOKEN,
@@ -95,17 +102,15 @@ class Sidecar:
 
     def start(self) -> None:
         """Start it; with `wait` return when /healthz says 200. Raises LabError with its log if that takes over 10 s."""
-        if Path(sys.prefix).is_relative_to("/var"):
-            raise LabError(
-                "the sidecar gets a /var of its own, and this .venv lies under /var: it would not find itself"
-            )
+        if sys.prefix.startswith(("/var/", "/run/")):
+            raise LabError(f"the sidecar gets a /var and a /run of its own, so it would not find {sys.prefix}")
         become = [*self._identity.prefix(), *self._argv]
         if self._as_pid1:
             become = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *become]
         with self._log.open("ab") as log:
             self.started = time.monotonic()
             self.process = self.lab.sandbox.popen(
-                ["/bin/sh", "-c", _OWN_VAR, str(self.var), *become], env=self.env, stdout=log, stderr=log, cwd="/"
+                ["/bin/sh", "-c", _OWN_ROOMS, self._folder.name, *become], env=self.env, stdout=log, stderr=log, cwd="/"
             )
         if self._wait:
             self.wait_ready()
@@ -164,7 +169,7 @@ class Sidecar:
         return self._end(signal.SIGKILL, 5.0)
 
     def restart(self) -> None:
-        """Start it again after `terminate` or `kill`, as a container's restart would: same /var, same environment."""
+        """Start it again after `terminate` or `kill`, as a container's restart would: same state, same environment."""
         self.start()
 
     def close(self) -> None:
