@@ -126,11 +126,13 @@ def settle(inherited: tuple[Entry, ...], own: Iterable[Entry]) -> Outcome:
     if inherited:
         entries.sort()
     deny = allow = 0
+    undecided = -1
     kept: list[Entry] = []
     for entry in entries:
         place, denies, mask = entry
-        new = mask & ~(deny | allow)
+        new = mask & undecided
         if new:
+            undecided ^= new
             kept.append(entry if new == mask else Entry(place, denies, new))
             if denies:
                 deny |= new
