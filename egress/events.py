@@ -24,8 +24,9 @@ WINDOW = 10.0
 """Seconds for which repetitions are counted instead of told."""
 KINDS = 1024
 """Different things kept apart within one window, in each of the two tables."""
+TOLD = 50
+"""Rules listed in one line at most."""
 _ROUND = 128  # lines told in one turn of the loop at most
-_RULES = 50  # rules listed in one line at most
 
 
 class Clock(Protocol):
@@ -86,9 +87,9 @@ class Events:
         fields: dict[str, object] = {
             "opensandbox.event": event,
             "egress.default": default,
-            "rules": list(rules[:_RULES]),
+            "rules": list(rules[:TOLD]),
         }
-        if len(rules) > _RULES:
+        if len(rules) > TOLD:
             fields["rules.count"] = len(rules)
         self._log.write("info", message, fields | more)
 

@@ -148,6 +148,13 @@ class Log:
             return 0
 
 
+def emit(level: str, message: str, **fields: object) -> None:
+    """One line on stdout from a process that keeps no log open."""
+    log = Log()
+    log.write(level, message, fields)
+    log.close()
+
+
 def _line(entry: dict[str, object]) -> bytes:
     """`entry` as one line of at most `_LINE` bytes; what is too long is cut inside its values."""
     data = _encode(entry).encode()

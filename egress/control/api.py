@@ -21,12 +21,15 @@ from _operator import _compare_digest  # what hmac.compare_digest is without Ope
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from egress.control.exchange import Head, Reply
+from egress.events import TOLD
 from policies.model import NetworkPolicy, PolicyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from egress.events import Events
     from egress.loop import Loop
+    from policies.model import Rule
 
 TOKEN_HEADER = "OPENSANDBOX-EGRESS-AUTH"  # noqa: S105 - the header's name
 BODY_BYTES = 4 * 1024 * 1024
@@ -80,11 +83,14 @@ class PolicyService(Protocol):
 class Api:
     """The `Application` behind the control sockets."""
 
-    def __init__(self, loop: Loop, service: PolicyService, token: str, max_rules: int) -> None:
+    def __init__(
+        self, loop: Loop, service: PolicyService, token: str, max_rules: int, events: Events | None = None
+    ) -> None:
         self._loop = loop
         self._service = service
         self._token = token.encode()
         self._max_rules = max_rules
+        self._events = events
         self._shown: tuple[PolicySnapshot | None, bytes] = (None, b"")
 
     # -- who may ---------------------------------------------------------------------------------------------------
@@ -165,19 +171,36 @@ class Api:
     def _change(self, method: str, body: bytes, reply: Callable[[Reply], None]) -> None:
         def parsed(edit: _Edit | None, error: BaseException | None) -> None:
             if edit is None:
-                reply(_failure(error))
+                reply(self._refused(error))
             else:
                 self._service.change(edit, lambda failed: done(edit, failed))
 
         def done(edit: _Edit, failed: BaseException | None) -> None:
-            if failed is None:
-                reply(self._changed(edit.note))
-            elif edit.unchanged:
+            if edit.unchanged:
                 reply(self._changed("no matching targets found"))
+            elif failed is not None:
+                reply(self._refused(edit.refusal or failed))
             else:
-                reply(_failure(edit.refusal or failed))
+                if self._events is not None:
+                    default = self._service.snapshot().policy.default.value
+                    rules = edit.rules[:TOLD]
+                    more = {"rules.count": len(edit.rules)} if len(edit.rules) > TOLD else {}
+                    self._events.updated(default, [rule.to_document() for rule in rules], method=method, **more)
+                reply(self._changed(edit.note))
 
         self._loop.run_in_thread(lambda: _parse(method, body, self._max_rules), parsed)
+
+    def _refused(self, error: BaseException | None) -> Reply:
+        """The reply to a change that was not made."""
+        if isinstance(error, PolicyError):
+            failure = _error(400, str(error), error.path)
+        elif isinstance(error, ChangeError):
+            failure = _error(error.status, error.reason, error.path)
+        else:
+            failure = _error(500, f"the change was not applied: {error}")
+        if self._events is not None:
+            self._events.update_failed(str(error), status=failure.status)
+        return failure
 
     def _changed(self, note: str) -> Reply:
         snapshot = self._service.snapshot()
@@ -197,11 +220,18 @@ _RESET = "policy reset to default deny-all"
 class _Edit:
     """One requested change. It keeps what it raised, so that no service can lose it on the way."""
 
-    __slots__ = ("_make", "_max_rules", "note", "refusal", "unchanged")
+    __slots__ = ("_make", "_max_rules", "note", "refusal", "rules", "unchanged")
 
-    def __init__(self, make: Callable[[NetworkPolicy], NetworkPolicy | None], max_rules: int, note: str = "") -> None:
+    def __init__(
+        self,
+        make: Callable[[NetworkPolicy], NetworkPolicy | None],
+        max_rules: int,
+        rules: tuple[Rule, ...] = (),
+        note: str = "",
+    ) -> None:
         self._make = make
         self._max_rules = max_rules
+        self.rules = rules  # of the request, to be told
         self.note = note
         self.refusal: BaseException | None = None
         self.unchanged = False
@@ -226,24 +256,25 @@ def _count(rules: int, most: int) -> None:
 
 def _parse(method: str, body: bytes, max_rules: int) -> _Edit:
     """Turn a request's body into an edit; runs on the helper thread. Raises PolicyError or ChangeError."""
-    from policies import edit, parser
+    from policies.edit import delete, patch
+    from policies.parser import parse_delete, parse_patch, parse_policy
 
     if method == "PATCH":
-        rules = parser.parse_patch(body)
-        return _Edit(lambda policy: edit.patch(policy, rules), max_rules)
+        rules = parse_patch(body)
+        return _Edit(lambda policy: patch(policy, rules), max_rules, rules)
     if method == "DELETE":
-        selectors = parser.parse_delete(body)
+        selectors = parse_delete(body)
 
         def without(policy: NetworkPolicy) -> NetworkPolicy | None:
-            changed, count = edit.delete(policy, selectors)
+            changed, count = delete(policy, selectors)
             return changed if count else None
 
         return _Edit(without, 0)  # taking rules out is always allowed, also from above a cap
     if _EMPTY.fullmatch(body):
-        return _Edit(lambda _: NetworkPolicy(), max_rules, _RESET)
-    policy = parser.parse_policy(body)
+        return _Edit(lambda _: NetworkPolicy(), max_rules, note=_RESET)
+    policy = parse_policy(body)
     _count(len(policy.egress), max_rules)
-    return _Edit(lambda _: policy, max_rules)
+    return _Edit(lambda _: policy, max_rules, policy.egress)
 
 
 def _policy_document(snapshot: PolicySnapshot) -> bytes:
@@ -267,12 +298,3 @@ def _error(status: int, reason: str, path: str = "", headers: tuple[tuple[str, s
     if path:
         document["path"] = path
     return Reply(status, _json(document), headers=headers)
-
-
-def _failure(error: BaseException | None) -> Reply:
-    """The reply to a change that was not made."""
-    if isinstance(error, PolicyError):
-        return _error(400, str(error), error.path)
-    if isinstance(error, ChangeError):
-        return _error(error.status, error.reason, error.path)
-    return _error(500, f"the change was not applied: {error}")
