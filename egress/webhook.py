@@ -117,9 +117,9 @@ class Webhook:
         from threading import Event, Thread
 
         queue: SimpleQueue[bytes | None] = SimpleQueue()
-        self._queue = queue
-        self._stop = stop = Event()
+        stop = Event()
         Thread(target=self._run, args=(queue, stop), name="webhook", daemon=True).start()
+        self._queue, self._stop = queue, stop
         return queue
 
     def _trouble(self, text: str) -> None:
