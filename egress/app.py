@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from egress import events as _events
 from egress.config import ConfigError
-from egress.control.sources import Sources
-from egress.control.store import PolicyStore, document_of
+from egress.control.files import FileError, PolicyFile
+from egress.control.rulefiles import RuleFiles
+from egress.control.sources import read_variables, starting_policy
+from egress.control.store import PolicyStore
 from egress.dns.interceptor import printable
 from egress.dns.listener import TcpListener
 from egress.dns.upstream import Ports, Server, Upstream
@@ -29,6 +31,8 @@ from egress.state import Handover
 
 if TYPE_CHECKING:
     from egress.config import Config
+    from egress.control.rulefiles import AlwaysRules
+    from egress.control.sources import Always, Variables
     from egress.dns.interceptor import Denial
     from egress.firewall.guardhouse import Firewall
     from egress.firewall.nflog import Denied
@@ -44,7 +48,8 @@ class Plan(NamedTuple):
     config: Config
     firewall: Firewall
     sockets: Sockets
-    sources: Sources
+    variables: Variables
+    file: PolicyFile | None
     handover: Handover
 
 
@@ -55,7 +60,14 @@ def prepare(config: Config, firewall: Firewall, sockets: Sockets) -> Plan:
         raise ConfigError(
             "OPENSANDBOX_EGRESS_REQUIRE", f"asks for raw, but this kernel guards raw sockets on {capabilities.raw} only"
         )
-    return Plan(config, firewall, sockets, Sources(config), Handover())
+    variables = read_variables(config)
+    file = PolicyFile(config.policy_file) if config.policy_file else None
+    if file is not None:
+        try:
+            file.check()
+        except FileError as error:
+            raise ConfigError("OPENSANDBOX_EGRESS_POLICY_FILE", f"cannot be kept up to date: {error}") from error
+    return Plan(config, firewall, sockets, variables, file, Handover())
 
 
 def work(plan: Plan) -> int:
@@ -76,45 +88,71 @@ class Worker:
         self.events = _events.Events(self.log, self.loop)
         self.firewall = plan.firewall
         self.firewall.reopen()
-        self.problem: str | None = "starting"
-        self.store: PolicyStore | None = None
-        self.exit_code = 0
         self.guard = Guard(
-            self.loop, self.firewall, placement(config, plan.sockets), plan.handover, self._denied_name, self._report
+            self.loop, self.firewall, placement(config, plan.sockets), plan.handover, self._denied_name, self.log.warn
         )
-        self._webhook = None
+        self.store = PolicyStore(self.loop, self.guard, plan.file)
+        self.rule_files = RuleFiles(self.loop, self._rules_changed, self.log.warn)
+        self._api: object = None
 
     def run(self) -> int:
+        self.rule_files.load()
+        self.rule_files.start()
         self.loop.call_soon(self._begin)
         self.loop.run()
-        return self.exit_code
+        return 0
 
     # -- coming up -----------------------------------------------------------------------------------------------
     def _begin(self) -> None:
-        found = self.plan.sources.read(self.plan.handover)
-        if found.problem is not None:
-            self._locked(found.problem)
+        if self.rule_files.fault is not None:
+            self._locked(self.rule_files.fault)  # `_rules_changed` begins again
             return
-        from policies.matcher import compile_policy
+        try:
+            policy = starting_policy(self.plan.variables, self.plan.file, self.plan.handover)
+        except FileError as error:
+            self._locked(str(error))
+            self.loop.call_later(LOOK, self._look_again)
+            return
+        self.store.start(policy, self._always(), self._started)
 
-        compiled = compile_policy(found.policy, found.always.deny, found.always.allow)
-        self.events.silence(found.silence)
-        self.store = PolicyStore(self.loop, self.guard, found.policy, found.always, self.plan.sources.file)
+    def _started(self, error: Exception | None) -> None:
+        if error is None:
+            self._open()
+        else:
+            self._locked(str(error))
+            self.loop.call_later(LOOK, self._begin)
 
-        def started(error: BaseException | None) -> None:
-            if error is not None:
-                self._locked(f"the ruleset could not be loaded: {error}")
-            else:
-                self._open()
-
-        self.guard.start(compiled, document_of(found.policy), started)
+    def _look_again(self) -> None:
+        assert self.plan.file is not None
+        if self.plan.file.changed_since():
+            self._begin()
+        else:
+            self.loop.call_later(LOOK, self._look_again)
 
     def _locked(self, problem: str) -> None:
-        if problem != self.problem:
+        if problem != self.store.problem:
             self.log.error("locked down", error=problem)
-        self.problem = problem
+        self.store.problem = problem
         self._start_api()
-        self.loop.call_later(LOOK, self._begin)
+
+    def _always(self) -> Always:
+        rules = self.rule_files.rules
+        self.events.silence(rules.silent)
+        return self.plan.variables.always.over(rules.deny, rules.allow)
+
+    def _rules_changed(self, _: AlwaysRules) -> None:
+        if not self.guard.loaded:
+            self._begin()
+            return
+        always = self._always()
+
+        def done(error: Exception | None) -> None:
+            if error is None:
+                self.log.info("rule files applied", **{"rules.count": len(always.deny) + len(always.allow)})
+            else:
+                self.events.update_failed(str(error), source="rule files")
+
+        self.store.change_always(always, done)
 
     def _open(self) -> None:
         """The ruleset stands: answer."""
@@ -136,22 +174,28 @@ class Worker:
         self.loop.call_soon(self._ready)
 
     def _ready(self) -> None:
-        assert self.store is not None
-        self.problem = None
+        self.store.problem = None
         self._start_api()
-        policy = self.store.policy
-        self.events.loaded(policy.default.value, policy.to_document()["egress"])  # type: ignore[arg-type]
+        document = self.store.policy.to_document()
+        self.events.loaded(str(document["defaultAction"]), document["egress"])  # type: ignore[arg-type]
         for warning in self.config.warnings:
             self.log.warn(warning)
         self.firewall.watch_denied(self.loop, self._denied_packet)
         self.loop.call_later(self.config.probe_interval, self._probe)
-        self.plan.sources.follow(self.loop, self.store, self.events, self._report)
 
     def _start_api(self) -> None:
         """Imported only now: DNS answers already."""
-        from egress.control import start_api
+        if self._api is not None:
+            return
+        from egress.control.api import Api
+        from egress.control.server import Server as ApiServer
 
-        start_api(self)
+        config = self.config
+        server = ApiServer(self.loop, Api(self.loop, self.store, config.token, config.max_rules, self.events))
+        server.listen(self.plan.sockets.api)
+        if self.plan.sockets.unix is not None:
+            server.listen(self.plan.sockets.unix)
+        self._api = server
 
     def _probe(self) -> None:
         self.loop.call_later(self.config.probe_interval, self._probe)
@@ -166,10 +210,6 @@ class Worker:
     def _denied_packet(self, denied: Denied) -> None:
         names = self.guard.names_of(denied.destination)
         self.events.denied_packet(printable(denied.destination), denied.protocol, denied.port, ", ".join(names[:3]))
-
-    def _report(self, message: str) -> None:
-        self.log.warn(message)
-
 
 def placement(config: Config, sockets: Sockets) -> Placement:
     """Where the ruleset finds our ports, and what the operator opened or closed beside the policy."""

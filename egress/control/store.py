@@ -5,7 +5,7 @@
     200 ◀─ forbidden flows cut ◀─ interceptor swapped ◀─ renamed over the file ◀────────┘ (fails: old ruleset again)
 
 Any failure leaves the old policy everywhere: in the kernel, in the interceptor, in the file and in the memory file
-that the next worker reads. Rule files are a change like any other, with the policy itself left as it is.
+that the next worker reads. The operator's rules are a change like any other, with the policy itself left as it is.
 """
 
 from __future__ import annotations
@@ -14,108 +14,134 @@ import json
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
+from egress.control.sources import Always
 from policies.matcher import CompiledPolicy, compile_policy
-from policies.parser import PolicyError
+from policies.model import NetworkPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from egress.control.api import PolicySnapshot
     from egress.control.files import PolicyFile, Staged
     from egress.guard import Guard
     from egress.loop import Loop
-    from policies.model import NetworkPolicy, Rule
+
+    Edit = Callable[[NetworkPolicy], NetworkPolicy]
+    Done = Callable[[Exception | None], None]
 
 QUEUED = 64  # changes that may wait
-
-
-class Always(NamedTuple):
-    """What stands above every user's policy: the operator's rule files and variables."""
-
-    deny: tuple[Rule, ...] = ()
-    allow: tuple[Rule, ...] = ()
 
 
 class ApplyError(Exception):
     """A change that could not be applied; nothing of it holds."""
 
 
-Done = "Callable[[Exception | None], None]"
+class _Change(NamedTuple):
+    edit: Edit | None
+    always: Always | None
+    done: Done
+
+
+class _Prepared(NamedTuple):
+    policy: NetworkPolicy
+    compiled: CompiledPolicy
+    document: bytes
+    staged: Staged | None
 
 
 class PolicyStore:
-    """Everything that changes the policy goes through here."""
+    """Everything that changes the policy goes through here; the control API's `PolicyService`."""
 
-    def __init__(self, loop: Loop, guard: Guard, policy: NetworkPolicy, always: Always, file: PolicyFile | None) -> None:
-        self.policy = policy
-        self.always = always
+    def __init__(self, loop: Loop, guard: Guard, file: PolicyFile | None) -> None:
+        self.policy = NetworkPolicy()
+        self.always = Always()
+        self.problem: str | None = "starting"
+        self.file = file
         self._loop = loop
         self._guard = guard
-        self._file = file
-        self._queue: deque[tuple[Callable[[NetworkPolicy], NetworkPolicy] | None, Always | None, Callable[[Exception | None], None]]] = deque()  # noqa: E501
+        self._queue: deque[_Change] = deque()
         self._busy = False
+        self._snapshot: PolicySnapshot | None = None
 
-    def change(
-        self, edit: Callable[[NetworkPolicy], NetworkPolicy], done: Callable[[Exception | None], None]
-    ) -> None:
+    # -- reading -------------------------------------------------------------------------------------------------
+    def health(self) -> str | None:
+        """None when policy, ruleset and DNS are in place."""
+        return self.problem
+
+    def snapshot(self) -> PolicySnapshot:
+        """The policy in force."""
+        from egress.control.api import PolicySnapshot
+
+        known = self._snapshot
+        locked = self.problem or ""
+        if known is None or known.policy is not self.policy or known.locked != locked:
+            mode = self._guard.placement.mode
+            idle = () if mode != "dns" else tuple(r.target for r in self.policy.egress if r.network is not None)
+            known = self._snapshot = PolicySnapshot(self.policy, self.policy.mode, mode, idle, locked)
+        return known
+
+    # -- changing ------------------------------------------------------------------------------------------------
+    def start(self, policy: NetworkPolicy, always: Always, done: Done) -> None:
+        """Load the first ruleset of this process."""
+        compiled = compile_policy(policy, always.deny, always.allow)
+
+        def started(error: BaseException | None) -> None:
+            if error is None:
+                self.policy, self.always = policy, always
+            done(None if error is None else ApplyError(f"the ruleset could not be loaded: {error}"))
+
+        self._guard.start(compiled, document_of(policy), started)
+
+    def change(self, edit: Edit, done: Done) -> None:
         """Replace the policy by what `edit` makes of it; `done(None)` once it holds everywhere."""
-        self._submit(edit, None, done)
+        self._submit(_Change(edit, None, done))
 
-    def change_always(self, always: Always, done: Callable[[Exception | None], None]) -> None:
+    def change_always(self, always: Always, done: Done) -> None:
         """The operator's rules changed; the policy stays."""
-        self._submit(None, always, done)
+        self._submit(_Change(None, always, done))
 
-    def _submit(
-        self,
-        edit: Callable[[NetworkPolicy], NetworkPolicy] | None,
-        always: Always | None,
-        done: Callable[[Exception | None], None],
-    ) -> None:
+    def _submit(self, change: _Change) -> None:
         if len(self._queue) >= QUEUED:
-            done(ApplyError(f"{QUEUED} changes are waiting already; try again"))
+            change.done(ApplyError(f"{QUEUED} changes are waiting already; try again"))
             return
-        self._queue.append((edit, always, done))
+        self._queue.append(change)
         self._next()
 
     def _next(self) -> None:
         if self._busy or not self._queue:
             return
         self._busy = True
-        edit, new_always, done = self._queue.popleft()
-        always = self.always if new_always is None else new_always
-        before = self.policy
-        file = self._file if edit is not None else None
+        change = self._queue.popleft()
+        before, always = self.policy, change.always or self.always
 
-        def prepare() -> tuple[NetworkPolicy, CompiledPolicy, bytes, Staged | None]:
-            policy = before if edit is None else edit(before)
+        def prepare() -> _Prepared:
+            policy = change.edit(before) if change.edit is not None else before
             compiled = compile_policy(policy, always.deny, always.allow)
+            compiled.port_classes(), compiled.address_plan()  # computed here, not under the hold
             document = document_of(policy)
-            return policy, compiled, document, file.stage(document) if file is not None else None
+            staged = self.file.stage(document) if self.file is not None and change.edit is not None else None
+            return _Prepared(policy, compiled, document, staged)
 
-        def prepared(
-            result: tuple[NetworkPolicy, CompiledPolicy, bytes, Staged | None] | None, error: BaseException | None
-        ) -> None:
-            if result is None:
-                finish(_as_error(error))
+        def prepared(ready: _Prepared | None, error: BaseException | None) -> None:
+            if ready is None:
+                finish(error if isinstance(error, Exception) else ApplyError(str(error)))
                 return
-            policy, compiled, document, staged = result
-            self._guard.apply(
-                compiled, document, staged.commit if staged is not None else None, lambda failed: applied(policy, staged, failed)
-            )
+            commit = ready.staged.commit if ready.staged is not None else None
+            self._guard.apply(ready.compiled, ready.document, commit, lambda failed: applied(ready, failed))
 
-        def applied(policy: NetworkPolicy, staged: Staged | None, failed: BaseException | None) -> None:
-            if failed is not None:
-                if staged is not None:
-                    staged.discard()
-                finish(ApplyError(f"nothing was changed: {failed}"))
+        def applied(ready: _Prepared, failed: BaseException | None) -> None:
+            if failed is None:
+                self.policy, self.always = ready.policy, always
+                finish(None)
                 return
-            self.policy = policy
-            self.always = always
-            finish(None)
+            if ready.staged is not None:
+                ready.staged.discard()
+            finish(ApplyError(f"nothing was changed: {failed}"))
 
         def finish(error: Exception | None) -> None:
             self._busy = False
             try:
-                done(error)
+                change.done(error)
             finally:
                 self._next()
 
@@ -123,10 +149,5 @@ class PolicyStore:
 
 
 def document_of(policy: NetworkPolicy) -> bytes:
-    return json.dumps(policy.to_document(), ensure_ascii=False).encode()
-
-
-def _as_error(error: BaseException | None) -> Exception:
-    if isinstance(error, PolicyError):
-        return error
-    return ApplyError(f"nothing was changed: {error}")
+    """The policy as JSON, as the API shows it and the file keeps it."""
+    return json.dumps(policy.to_document(), ensure_ascii=False, indent=1).encode() + b"\n"
