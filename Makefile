@@ -36,7 +36,7 @@ demo: setup
 	@$(PYTHON_VENV) -m demo
 
 test: lint
-	@$(PYTHON_VENV) -m lab.lacking
+	@$(PYTHON_VENV) -m lab
 	@$(PYTHON_VENV) -m pytest
 
 lint: setup

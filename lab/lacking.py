@@ -1,4 +1,4 @@
-"""What this machine lacks for the lab, in words. `python -m lab.lacking` says it before the tests run."""
+"""What this machine lacks for the lab, in words."""
 
 from __future__ import annotations
 
@@ -37,15 +37,3 @@ def lacking() -> str:
         said = (attempt.stderr.strip() or "unshare failed").splitlines()[0]
         return f"no nftables in a network namespace of its own: {said}"
     return ""
-
-
-def main() -> int:
-    """Say which tests will be left out, and why; never a failure."""
-    reason = lacking()
-    if reason:
-        print(f"tests: {reason}; everything that needs the real kernel is left out (as root it runs)", flush=True)
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

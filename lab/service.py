@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -34,7 +35,7 @@ class Service:
         with theirs:
             self._process = namespace.popen(
                 [sys.executable, "-m", module, str(theirs.fileno())],
-                env={"PYTHONDONTWRITEBYTECODE": "1"},
+                env={"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 cwd=_CHECKOUT,
                 pass_fds=[theirs.fileno()],
             )

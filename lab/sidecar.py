@@ -35,7 +35,8 @@ _PREFIX = "OPENSANDBOX_EGRESS_"
 _DEFAULT_PORT = 18080
 # `$0` is the sidecar's folder; everything after it is what to become.
 _OWN_ROOMS = """
-mount -B "$0/resolv.conf" /etc/resolv.conf && mount -B "$0/var" /var && mount -B "$0/run" /run && exec "$@"
+[ ! -e "$0/resolv.conf" ] || mount -B "$0/resolv.conf" /etc/resolv.conf || exit 125
+mount -B "$0/var" /var && mount -B "$0/run" /run && exec "$@"
 """
 
 
@@ -70,7 +71,12 @@ class Sidecar:
         self.state.mkdir(parents=True)
         self.run = folder / "run"  # and as /run
         self.run.mkdir()
-        (folder / "resolv.conf").write_text(resolv_conf)
+        # Where resolv.conf is a link into /run, it has to lie in the sidecar's /run; else it is laid over the host's.
+        resolv = Path(os.path.realpath("/etc/resolv.conf"))
+        linked = resolv.is_relative_to("/run")
+        place = self.run / resolv.relative_to("/run") if linked else folder / "resolv.conf"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(resolv_conf)
         self._log = folder / "log"
         self._log.touch()
         self.env: dict[str, str] = {
