@@ -59,16 +59,13 @@ class PortSpace:
         return mask
 
     def _runs(self, bits: int) -> Iterator[tuple[int, int]]:
-        low = 0
-        while bits:
-            gap = (bits & -bits).bit_length() - 1
-            bits >>= gap
-            low += gap
-            length = (~bits & (bits + 1)).bit_length() - 1
-            end = low + length
-            yield self._starts[low], self._starts[end] - 1 if end < self._size else LAST_PORT
-            bits >>= length
-            low = end
+        # As text: shifting an integer of n bits run by run would cost n for each run.
+        digits = f"{bits:b}"[::-1] + "0"
+        first = digits.find("1")
+        while first >= 0:
+            end = digits.find("0", first)
+            yield self._starts[first], self._starts[end] - 1 if end < self._size else LAST_PORT
+            first = digits.find("1", end)
 
     def ports(self, mask: int) -> PortSet:
         """The port set of an integer; remembered, and there are no more of them than targets in the policy."""

@@ -22,6 +22,7 @@ _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?", re.ASCII)
 _PLAIN = re.compile(  # canonical already; the last label starts with a letter, so it can't be a number
     r"(?:[*][.])?(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?[.])*[a-z_](?:[a-z0-9_-]{0,61}[a-z0-9_])?", re.ASCII
 )
+_ORDINARY = re.compile(r"[a-z0-9-]", re.ASCII)
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.ASCII)
 _HOST_PORT = re.compile(r"([^:\[\]/]+):([0-9]*)", re.ASCII)
 _BRACKETS = re.compile(r"\[([^\[\]]*)\](?::([0-9]*))?", re.ASCII)
@@ -144,7 +145,11 @@ def _a_label(label: str) -> str:
 
 def _valid_char(idna: ModuleType, char: str) -> bool:
     """May the character stand in some label: alone, or behind a letter as combining marks do."""
-    for label in (char, "a" + char):
+    import unicodedata
+
+    if _ORDINARY.fullmatch(char):
+        return True
+    for label in (char, unicodedata.normalize("NFC", "a" + char)):
         try:
             idna.check_label(label)
         except (idna.IDNAError, UnicodeError, ValueError, IndexError):
@@ -167,6 +172,8 @@ _FULL_STOPS = "\u3002\uff0e\uff61"
 
 
 def _refuse_invisible(text: str) -> None:
+    if text.isascii() and text.isprintable() and " " not in text:
+        return
     for char in text:
         if char in _FULL_STOPS:
             raise TargetError(f"{show(char)} (U+{ord(char):04X}) looks like a full stop; write '.'")

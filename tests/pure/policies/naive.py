@@ -1,0 +1,175 @@
+"""The policy language read plainly: walk the rules in order, one question at a time.
+
+Written from the language's description with `ipaddress` and nothing of `policies`, slow and without cleverness, to
+be compared with the compiled forms. Rules are documents as a user writes them.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+SPECIAL = [
+    ipaddress.ip_network(text)
+    for text in [
+        "169.254.0.0/16",
+        "64:ff9b::a9fe:0/112",
+        "2002:a9fe::/32",
+        "fe80::/10",
+        "100.100.100.200",
+        "64:ff9b::6464:64c8",
+        "2002:6464:64c8::/48",
+        "168.63.129.16",
+        "64:ff9b::a83f:8110",
+        "2002:a83f:8110::/48",
+        "192.0.0.192",
+        "64:ff9b::c000:c0",
+        "2002:c000:c0::/48",
+        "fd00:ec2::/32",
+        "fd20:ce::254",
+        "fd00:42::42",
+    ]
+]
+NEVER = [
+    ipaddress.ip_network(text)
+    for text in ["127.0.0.0/8", "::1", "0.0.0.0/8", "::", "224.0.0.0/4", "ff00::/8", "240.0.0.0/4", "255.255.255.255"]
+] + SPECIAL
+UNDER_DENY = [
+    ipaddress.ip_network(text)
+    for text in [
+        "10.0.0.0/8",
+        "172.16.0.0/12",
+        "192.168.0.0/16",
+        "100.64.0.0/10",
+        "fc00::/7",
+        "fec0::/10",
+        "198.18.0.0/15",
+        "2001:2::/48",
+        "192.0.0.0/24",
+        "100::/64",
+        "64:ff9b:1::/48",
+        "2001::/32",
+        "::/96",
+    ]
+]
+
+
+def ranges(rule: dict[str, Any]) -> list[tuple[int, int]]:
+    """The rule's ports as inclusive ranges."""
+    out = []
+    for item in rule.get("ports", []):
+        first, _, last = str(item).partition("-")
+        out.append((int(first), int(last or first)))
+    return out
+
+
+def covers(rule: dict[str, Any], protocol: str, port: int) -> bool:
+    """Does the rule speak about this port of this protocol (`"echo"` has no port)."""
+    if rule.get("protocol") not in (None, protocol):
+        return False
+    if "ports" in rule:
+        return protocol != "echo" and any(first <= port <= last for first, last in ranges(rule))
+    return rule["action"] == "deny" or protocol == "echo" or port != 853
+
+
+def address_rule(rule: dict[str, Any]) -> Network | None:
+    """The network of an address rule."""
+    try:
+        return ipaddress.ip_network(rule["target"])
+    except ValueError:
+        return None
+
+
+def name_matches(target: str, name: str, *, link: bool = False) -> bool:
+    """Does a name target match; for a link `"*"` doesn't count."""
+    if target == "*":
+        return name != "" and not link
+    if target.startswith("*."):
+        return name.endswith(target[1:]) and len(name) > len(target) - 1
+    return name == target
+
+
+def by_name(document: dict[str, Any], name: str, protocol: str, port: int) -> bool:
+    """May what the name teaches be reached on this port."""
+    for rule in document["egress"]:
+        if address_rule(rule) is None and name_matches(rule["target"], name) and covers(rule, protocol, port):
+            return bool(rule["action"] == "allow")
+    return document["defaultAction"] == "allow" and port != 853
+
+
+def link_denied(document: dict[str, Any], name: str, protocol: str, port: int) -> bool:
+    """Is the link of a chain explicitly denied on this port."""
+    for rule in document["egress"]:
+        matches = address_rule(rule) is None and name_matches(rule["target"], name, link=True)
+        if matches and covers(rule, protocol, port):
+            return bool(rule["action"] == "deny")
+    return False
+
+
+def inner(address: Address) -> ipaddress.IPv4Address | None:
+    """The address inside a NAT64 or 6to4 one."""
+    if isinstance(address, ipaddress.IPv6Address):
+        if address in ipaddress.ip_network("2002::/16"):
+            return ipaddress.IPv4Address(int(address) >> 80 & 0xFFFFFFFF)
+        if address in ipaddress.ip_network("64:ff9b::/96"):
+            return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return None
+
+
+def _in(address: Address, networks: list[Network]) -> bool:
+    return any(address.version == network.version and address in network for network in networks)
+
+
+def by_address_rules(document: dict[str, Any], address: Address, protocol: str, port: int) -> str | None:
+    """`"allow"`, `"deny"`, or None where rules and special blocks say nothing."""
+    blocks = [network for network in SPECIAL if address.version == network.version and address in network]
+    for rule in document["egress"]:
+        network = address_rule(rule)
+        if network is None or not covers(rule, protocol, port):
+            continue
+        hit = address.version == network.version and address in network
+        embedded = inner(address)
+        if rule["action"] == "deny" and embedded is not None and network.version == 4 and embedded in network:
+            hit = True
+        if rule["action"] == "allow" and blocks:
+            hit = hit and any(
+                block.prefixlen <= network.prefixlen and network.network_address in block for block in blocks
+            )
+        if hit:
+            return str(rule["action"])
+    return "deny" if blocks else None
+
+
+def by_address(document: dict[str, Any], address: Address, protocol: str, port: int) -> bool:
+    """May the address be reached on this port without a name."""
+    said = by_address_rules(document, address, protocol, port)
+    if said is None:
+        return document["defaultAction"] == "allow" and (protocol == "echo" or 1 <= port != 853)
+    return said == "allow"
+
+
+def interesting_ports(document: dict[str, Any]) -> list[int]:
+    """Ports at which any answer can change."""
+    ports = {1, 852, 853, 854, 65535}
+    for rule in document["egress"]:
+        for first, last in ranges(rule):
+            ports |= {first, max(1, first - 1), last, min(65535, last + 1)}
+    return sorted(ports)
+
+
+def teach(document: dict[str, Any], address: Address) -> str:
+    """`"learn"`, `"keep"` or `"strip"`."""
+    judged: Address = inner(address) or address
+    never = _in(judged, NEVER)
+    under_deny = document["defaultAction"] == "deny" and _in(judged, UNDER_DENY)
+    if not never and not under_deny:
+        return "learn"
+    opened = any(
+        by_address_rules(document, address, protocol, port) == "allow"
+        for protocol in ("tcp", "udp")
+        for port in interesting_ports(document)
+    )
+    return "keep" if opened else "strip"
