@@ -233,3 +233,41 @@ def test_a_failing_command_is_quoted(lab: Lab) -> None:
         lab.sandbox.ip("link", "show", "nosuch")
     with pytest.raises(LabError, match="syntax error"):
         lab.sandbox.nft("add nonsense")
+
+
+def test_stranger_misbehaviour(lab: Lab) -> None:
+    lab.dns.chain(["www.example.com", "edge.example.net"], "198.51.100.10")
+    lab.dns.behave("www.example.com", no_chain=True)
+    assert [rtype for _, rtype, _, _ in lab.query("www.example.com").answers] == ["CNAME"]
+    lab.dns.behave("www.example.com", only=[("www.example.com", "A", 9, bytes([192, 0, 2, 1]))])
+    assert lab.query("www.example.com").answers == [("www.example.com", "A", 9, "192.0.2.1")]
+    lab.dns.behave("www.example.com", truncate_full=True)
+    both = lab.query("www.example.com")
+    assert both.truncated
+    assert both.addresses == ["198.51.100.10"]
+    lab.dns.behave("www.example.com", raw=b"..junk", times=1)
+    assert (
+        lab.client.query_raw(b"\1\2" + bytes([1, 0, 0, 1, 0, 0, 0, 0, 0, 0]) + b"\3www\7example\3com\0\0\1\0\1")[2:]
+        == b"junk"
+    )
+    lab.dns.behave("absent.example.com", no_soa=True)
+    assert lab.query("absent.example.com").negative_ttl is None
+    lab.dns.behave("www.example.com", rcode="NXDOMAIN", no_edns=True)
+    reply = lab.query("www.example.com")
+    assert (reply.rcode, reply.edns, reply.addresses) == ("NXDOMAIN", False, ["198.51.100.10"])
+    lab.dns.behave("www.example.com", close=True)
+    with pytest.raises(NoReply) as closed:
+        lab.query("www.example.com", tcp=True)
+    assert closed.value.outcome == "refused"
+    lab.dns.remove("edge.example.net")
+    lab.dns.normal("www.example.com")
+    assert lab.query("www.example.com").rcode == "NXDOMAIN"
+    assert lab.dns.count() == len(lab.dns.queries()) > 0
+
+
+def test_a_source_port_can_be_chosen_and_is_seen(lab: Lab) -> None:
+    lab.dns.a("api.example.com", "198.51.100.10")
+    lab.query("api.example.com", source_port=45454, ident=0x1234, options=bytes.fromhex("000a00080102030405060708"))
+    (seen,) = lab.dns.queries()
+    assert (seen.port, seen.ident, seen.client, seen.size) == (45454, 0x1234, lab.link.sandbox, 1232)
+    assert seen.options == bytes.fromhex("000a00080102030405060708")
