@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from egress.dns import wire
+from egress.dns.answer import scrub_svcb
 from egress.dns.cache import Cache, Entry
 from policies.matcher import Teach
 from policies.model import Action
@@ -19,7 +20,8 @@ from policies.model import Action
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from egress.dns.wire import Answer, Query, Record
+    from egress.dns.answer import Answer
+    from egress.dns.wire import Query, Record
     from policies.matcher import CompiledPolicy
     from policies.model import Decision
     from policies.ports import PortSet
@@ -209,7 +211,7 @@ class Interceptor:
         elif qtype in (SVCB, HTTPS) and own:
             scrubbed = []
             for record in own:
-                rdata = wire.scrub_svcb(record.rdata)
+                rdata = scrub_svcb(record.rdata)
                 if rdata is not None:
                     scrubbed.append(record._replace(rdata=rdata))
             own = tuple(scrubbed)

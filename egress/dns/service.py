@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from egress.dns.upstream import Answered, Question, Upstream
-    from egress.dns.wire import Answer, Query
+    from egress.dns.answer import Answer
+    from egress.dns.wire import Query
     from egress.firewall.leases import Grant, Leases
     from egress.loop import Loop
 
@@ -243,7 +244,7 @@ class Service:
             for query, out, address, _ in waiters:
                 self._send(out, wire.nodata(query, outcome.ttl, outcome.ede, outcome.note), address)
             return
-        template = wire.render(outcome.records, rcode=outcome.rcode, authority=outcome.authority)
+        template = wire.render(question.name, outcome.records, rcode=outcome.rcode, authority=outcome.authority)
         self.interceptor.remember(question.name, question.qtype, outcome, template, now)
         for query, out, address, limit in waiters:
             self._send(out, template.serve(query, 0, limit), address)

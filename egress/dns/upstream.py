@@ -15,12 +15,13 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from egress.dns.wire import WireError, ask, parse_answer
+from egress.dns.answer import parse_answer
+from egress.dns.wire import WireError, ask
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from egress.dns.wire import Answer
+    from egress.dns.answer import Answer
     from egress.loop import Loop
 
 POOL = 32  # sockets a server, each another random port
@@ -279,7 +280,7 @@ class Upstream:
                 self._stray(channel, now)
                 continue
             try:
-                answer = parse_answer(data, question.body)
+                answer = parse_answer(data, question.body, question.name)
             except WireError:
                 self._stray(channel, now)
                 continue
@@ -403,7 +404,7 @@ class Upstream:
         if data is None or data[:2] != ident:
             return
         try:
-            answer = parse_answer(data, question.body)
+            answer = parse_answer(data, question.body, question.name)
         except WireError:
             return
         if answer.truncated:
