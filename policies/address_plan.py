@@ -18,7 +18,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from policies.firstmatch import UNDECIDED, Entry, Outcome, PortSpace, settle
+from policies.firstmatch import UNDECIDED, Entry, Outcome, PortSpace
 from policies.model import Action
 from policies.special import MAPPED_PREFIX, SPECIAL_BLOCKS, embedded
 
@@ -74,7 +74,7 @@ class _Family:
             self.starts.append(start)
             self.outcomes.append(outcome)
 
-    def flatten(self) -> None:
+    def flatten(self, space: PortSpace) -> None:
         """Sweep over the prefixes, wider ones first where two start together. Done once; the prefixes are let go."""
         top = (1 << (self.size * 8)) - 1
         stack = [_Frame(top, UNDECIDED, ())]
@@ -88,7 +88,7 @@ class _Family:
             if block in self.special:
                 # Not the outcome's denials: one that a broad "allow" had overtaken counts again.
                 inherited = tuple(sorted(entry for frame in stack for entry in frame.own if entry.denies))
-            outcome = settle(inherited, own)
+            outcome = space.settle(inherited, own)
             self._emit(first, outcome)
             stack.append(_Frame(last, outcome, own))
         while len(stack) > 1:
@@ -139,8 +139,8 @@ class AddressIndex:
             family = self._families[len(network.packed)]
             family.add(network, closing)
             family.special.add((network.first, network.last))
-        four.flatten()
-        six.flatten()
+        four.flatten(space)
+        six.flatten(space)
 
     def find(self, packed: bytes) -> Outcome:
         """What the rules and the special blocks come to at an address (not mapped). O(log rules)."""

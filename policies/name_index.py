@@ -26,10 +26,10 @@ class Node:
 
     __slots__ = ("decision", "link", "link_decision", "outcome", "own", "parent")
 
-    def __init__(self, parent: Node | None, own: tuple[Entry, ...]) -> None:
+    def __init__(self, space: PortSpace, parent: Node | None, own: tuple[Entry, ...]) -> None:
         self.parent = parent
         self.own = own
-        self.outcome: Outcome = settle(parent.outcome.entries if parent else (), own)
+        self.outcome: Outcome = space.settle(parent.outcome.entries if parent else (), own)
         self.link: Outcome | None = None
         self.decision: Decision | None = None
         self.link_decision: Decision | None = None
@@ -50,14 +50,14 @@ class NameIndex:
                 suffix.setdefault(rule.target[2:], []).append(entry)
             elif rule.kind == "any":
                 anything.append(entry)
-        self.root = Node(None, (default,) if default else ())
-        self.any = Node(self.root, tuple(anything))
+        self.root = Node(space, None, (default,) if default else ())
+        self.any = Node(space, self.root, tuple(anything))
         self._suffix: dict[str, Node] = {}
         self._exact: dict[str, Node] = {}
         for name in sorted(suffix, key=lambda name: name.count(".")):  # wider ones first: they are parents
-            self._suffix[name] = Node(self._widest_below(name), tuple(suffix[name]))
+            self._suffix[name] = Node(space, self._widest_below(name), tuple(suffix[name]))
         for name, own in exact.items():
-            self._exact[name] = Node(self._widest_below(name), tuple(own))
+            self._exact[name] = Node(space, self._widest_below(name), tuple(own))
 
     def _widest_below(self, name: str) -> Node:
         """The longest suffix target that holds the name as something below it, or the node of `"*"`."""
