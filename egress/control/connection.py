@@ -44,6 +44,7 @@ _REASONS = {
     500: b"Internal Server Error",
     501: b"Not Implemented",
     503: b"Service Unavailable",
+    505: b"HTTP Version Not Supported",
 }
 
 
@@ -171,6 +172,9 @@ class Connection:
         head = Head(event.method.decode("ascii", "replace"), target, headers, self._listener.local)
         self._head = head
         self._method = head.method
+        if event.http_version not in (b"1.0", b"1.1"):
+            self._fault(505, "this server speaks HTTP/1.1")
+            return
         announced = head.values(b"content-length")
         length = int(announced[0]) if announced else 0  # h11 has checked its form and that it is one
         verdict = self._server.application.admit(head)

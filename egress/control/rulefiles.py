@@ -35,6 +35,7 @@ LIMIT = 1024 * 1024
 POLL = 0.5
 """Seconds between looks."""
 _SETTLE = 0.1  # seconds that a changed file must keep still
+_TRIES = 20  # looks after which one that never keeps still is read all the same
 _YOUNG = 2 * 10**9  # nanoseconds: a file this fresh may change again without a new time stamp
 
 
@@ -165,7 +166,7 @@ class RuleFiles:
 
     def _read_if_still(self, file: _File, seen: Stamp | None, tries: int) -> None:
         now = file.look()
-        if now != seen and tries < 3:  # one that never keeps still is read all the same
+        if now != seen and tries < _TRIES:
             self._loop.call_later(_SETTLE, lambda: self._read_if_still(file, now, tries + 1))
             return
         self._loop.run_in_thread(
