@@ -88,8 +88,10 @@ class Log:
     def info(self, message: str, **fields: object) -> None:
         self.write("info", message, fields)
 
-    def warn(self, message: str, **fields: object) -> None:
+    def warning(self, message: str, **fields: object) -> None:
         self.write("warn", message, fields)
+
+    warn = warning
 
     def error(self, message: str, **fields: object) -> None:
         self.write("error", message, fields)
