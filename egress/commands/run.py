@@ -77,7 +77,7 @@ def main(argv: list[str], guard: Callable[[Seat], int] | None = None) -> int:
         print(f"egress run: {_line(error)}", file=sys.stderr)
         return USAGE
     if guard is None:
-        from egress.app import run_guard
+        from egress.outside import run_guard
 
         guard = run_guard
     from egress.isolation import session

@@ -17,6 +17,7 @@ from egress.isolation import syscalls as sys_
 
 HOOK = "/tmp/network"  # noqa: S108 - in a mount namespace of this helper's own, on a fresh tmpfs
 INSTALL = "install pasta (Debian: apt-get install passt) or slirp4netns"
+FOLDERS = ("/usr/local/bin", "/usr/bin", "/usr/sbin", "/bin")  # looked into besides PATH
 START_WITHIN = 10.0  # seconds
 
 
@@ -38,7 +39,7 @@ class Helper(NamedTuple):
 
 def find() -> tuple[Helper | None, str]:
     """The program to use, or None and one line that says what is missing and what to do."""
-    path = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/usr/local/bin:/usr/bin:/bin"
+    path = os.pathsep.join((os.environ.get("PATH", os.defpath), *FOLDERS))
     for name in ("pasta", "slirp4netns"):
         found = shutil.which(name, path=path)
         if found:

@@ -175,7 +175,7 @@ def _own_folders(plan: MountPlan) -> None:
     for name, text in (("resolv.conf", plan.resolv_conf), ("nsswitch.conf", plan.nsswitch_conf), ("nothing", "")):
         with open(f"{OWN}/{name}", "w", encoding="utf-8", errors="surrogateescape") as file:
             file.write(text)
-        os.chmod(file.name, 0o000 if name == "nothing" else 0o644)
+        os.chmod(file.name, 0o666 if name == "nothing" else 0o644)  # so that connecting is refused, not forbidden
     if below(plan.runtime_folder, "/run"):
         os.makedirs(os.path.dirname(plan.runtime_folder), exist_ok=True)
         with contextlib.suppress(FileExistsError):

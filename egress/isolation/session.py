@@ -133,6 +133,8 @@ class _Relay:
             options.say(f"cannot enter the working folder {options.cwd} in the sandbox: {os.strerror(number)}")
             return FAILED
         name = options.command[0]
+        if number == errno.EACCES and os.sep not in name and not _on_path(name, options.environ):
+            number = errno.ENOENT  # a folder on PATH that this user may not search counts for nothing
         hidden = next((root for root in options.plan.fresh if mounts.below(os.path.realpath(name), root)), "")
         hint = f" ({hidden} is a fresh folder in the sandbox: --share-path brings a path in)" if hidden else ""
         options.say(f"cannot run {name}: {os.strerror(number)}{hint}")
@@ -168,3 +170,8 @@ class _Relay:
             if ready:
                 with contextlib.suppress(SetupError):
                     self._listen()
+
+
+def _on_path(name: str, environ: dict[str, str]) -> bool:
+    folders = environ.get("PATH", os.defpath).split(os.pathsep)
+    return any(os.path.exists(os.path.join(folder, name)) for folder in folders)

@@ -1,0 +1,178 @@
+"""`egress run` as two callers start it: root, and an ordinary user with a home of its own.
+
+The ordinary caller lives in a mount namespace made for the test: interpreter, project and home are bound to places
+that an ordinary user may read (a checkout under root's home is none), and /dev/net/tun is opened to it, as it is on a
+desktop. Nothing of that is seen outside.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import site
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lab.lacking import search_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from lab import Lab
+
+HERE = Path(__file__).parent
+PROJECT = HERE.parents[2]
+STAGE = "/mnt"
+ORDINARY = 54321
+
+
+class Caller:
+    """Starts `egress run` with the stand-in guard, as one of the two users, in a network namespace if asked."""
+
+    def __init__(self, uid: int, home: Path, lab: Lab | None = None) -> None:
+        self.uid = uid
+        self.home = home
+        self.lab = lab
+        self.started: list[subprocess.Popen[str]] = []
+
+    @property
+    def python(self) -> str:
+        """An interpreter that the command inside can run."""
+        return os.path.realpath(sys.executable) if self.uid == 0 else f"{STAGE}/python/bin/{self._name}"
+
+    @property
+    def project(self) -> str:
+        return str(PROJECT) if self.uid == 0 else f"{STAGE}/project"
+
+    @property
+    def _name(self) -> str:
+        return f"python{sys.version_info[0]}.{sys.version_info[1]}"
+
+    def command(self, mode: str, *arguments: str) -> list[str]:
+        """The whole command line."""
+        driver = [self.python, f"{self.project}/tests/real/run/driver.py", mode, *arguments]
+        enter = [] if self.lab is None else ["nsenter", f"--net={self.lab.sandbox.path}"]
+        if self.uid == 0:
+            return [*enter, *driver]
+        packages = sysconfig.get_paths()["purelib"]
+        script = f"""
+            mount -t tmpfs -o mode=755 tmpfs {STAGE}
+            cd {STAGE}
+            mkdir python project packages
+            mount --bind {shlex.quote(sys.base_prefix)} python
+            mount --bind {shlex.quote(str(PROJECT))} project
+            mount --bind {shlex.quote(packages)} packages
+            mount -t tmpfs -o mode=755 tmpfs /dev/net
+            mknod -m 666 /dev/net/tun c 10 200
+            cd "$HOME"
+            exec setpriv --reuid={self.uid} --regid={self.uid} --clear-groups "$@"
+        """
+        return [*enter, "unshare", "--mount", "--propagation", "private", "sh", "-ec", script, "sh", *driver]
+
+    def environ(self, **more: str) -> dict[str, str]:
+        packages = f"{STAGE}/packages" if self.uid else os.pathsep.join(site.getsitepackages())
+        return {
+            "PATH": search_path(),
+            "HOME": str(self.home),
+            "PYTHONPATH": f"{self.project}{os.pathsep}{packages}",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            **more,
+        }
+
+    def start(self, mode: str, *arguments: str, env: dict[str, str] | None = None, **how: Any) -> subprocess.Popen[str]:
+        """Start it; ended with the test."""
+        how = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **how}
+        process = subprocess.Popen(
+            self.command(mode, *arguments), env=self.environ(**(env or {})), cwd=self.home, text=True, **how
+        )
+        self.started.append(process)
+        return process
+
+    def run(
+        self, mode: str, *arguments: str, env: dict[str, str] | None = None, **how: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """Run it to its end."""
+        process = self.start(mode, *arguments, env=env, **how)
+        out, err = process.communicate(timeout=30)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def probe(
+        self, *words: str, mode: str = "closed", options: tuple[str, ...] = ("--offline",), **how: Any
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Try `words` inside (see probe.py): what came of them, and the stand-in's notes."""
+        done = self.run(mode, *options, "--", self.python, f"{self.project}/tests/real/run/probe.py", *words, **how)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout), notes(done.stderr)
+
+    def outside(self, *words: str) -> dict[str, Any]:
+        """The same, tried by the same user outside: the control that the thing tried works at all."""
+        enter = [] if self.lab is None else ["nsenter", f"--net={self.lab.sandbox.path}"]
+        drop = [] if self.uid == 0 else ["setpriv", f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups"]
+        python = "/usr/bin/python3" if self.uid and os.path.exists("/usr/bin/python3") else sys.executable
+        script = (HERE / "probe.py").read_text()
+        done = subprocess.run(
+            [*enter, *drop, python, "-c", script, *words], capture_output=True, text=True, check=True, cwd="/"
+        )
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def close(self) -> None:
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            for stream in (process.stdin, process.stdout, process.stderr):
+                if stream:
+                    stream.close()
+
+
+def notes(text: str) -> dict[str, Any]:
+    """The stand-in's notes in what was said on standard error."""
+    found = {}
+    for line in text.splitlines():
+        _, mark, rest = line.partition("egress run: note ")
+        if mark:
+            key, _, value = rest.partition(" ")
+            found[key] = json.loads(value)
+    return found
+
+
+@pytest.fixture(params=["root", "ordinary"])
+def caller(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Caller]:
+    """`egress run` on this machine's own network."""
+    yield from _caller(request.param, tmp_path, None)
+
+
+@pytest.fixture(params=["root", "ordinary"])
+def connected(request: pytest.FixtureRequest, tmp_path: Path, lab: Lab) -> Iterator[Caller]:
+    """`egress run` on a host whose network is the lab's: an internet that answers."""
+    if not any(shutil.which(name, path=search_path()) for name in ("pasta", "slirp4netns")):
+        pytest.skip("neither pasta nor slirp4netns is installed")
+    yield from _caller(request.param, tmp_path, lab)
+
+
+def _caller(kind: str, folder: Path, lab: Lab | None) -> Iterator[Caller]:
+    uid = 0 if kind == "root" else ORDINARY
+    home = folder / "home"
+    home.mkdir()
+    os.chown(home, uid, uid)
+    for parent in [home, *home.parents]:
+        if parent.stat().st_uid == 0 and not parent.stat().st_mode & 0o001:
+            parent.chmod(parent.stat().st_mode | 0o011)
+    found = Caller(uid, home, lab)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+@pytest.fixture
+def read_notes() -> Callable[[str], dict[str, Any]]:
+    return notes
