@@ -75,10 +75,10 @@ class Events:
         """A changed policy is in force; `rules` are those of the request."""
         self._policy("egress.updated", "policy updated", default, rules, more)
 
-    def update_failed(self, error: str, **more: object) -> None:
-        """A change was not made, the policy before it stands."""
+    def update_failed(self, error: str, *, level: str = "error", **more: object) -> None:
+        """A change was not made, the policy before it stands; "warn" where only the request was at fault."""
         self._log.write(
-            "error", "policy update failed", {"opensandbox.event": "egress.update_failed", "error": error} | more
+            level, "policy update failed", {"opensandbox.event": "egress.update_failed", "error": error} | more
         )
 
     def _policy(

@@ -199,7 +199,8 @@ class Api:
         else:
             failure = _error(500, f"the change was not applied: {error}")
         if self._events is not None:
-            self._events.update_failed(str(error), status=failure.status)
+            level = "warn" if failure.status < 500 else "error"
+            self._events.update_failed(str(error), level=level, status=failure.status)
         return failure
 
     def _changed(self, note: str) -> Reply:

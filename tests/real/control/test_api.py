@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from egress.events import Events
+from egress.log import Log
 from policies.model import Action, NetworkPolicy
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.real.control.conftest import Control
 
 ALLOW = {"action": "allow", "target": "api.example.com"}
@@ -235,3 +239,28 @@ def test_compressed_bodies_are_refused(control: Control) -> None:
     answer = control.call("POST", body=b"\x1f\x8b", headers=(("Content-Encoding", "gzip"),))
     assert answer.status == 415
     assert control.call("POST", body=b"{}", headers=(("Content-Encoding", "identity"),)).status == 200
+
+
+def test_changes_are_told_as_events(control: Control, tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as file:
+        log = Log(file.fileno())
+        control.api._events = Events(log, control.loop)
+        control.call("POST", body={"egress": [ALLOW, DENY]})
+        control.call("PATCH", body=[ALLOW])
+        control.call("DELETE", body=["nobody.example.com"])  # changes nothing, tells nothing
+        control.call("PATCH", body=[{"action": "allow"}])
+        control.service.fail = OSError("nft said no")
+        control.call("POST", body=None)
+        control.call("POST", body=None, token="wrong")  # the sandbox cannot fill the log this way
+        log.close()
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert [(line["opensandbox.event"], line["level"]) for line in lines] == [
+        ("egress.updated", "info"),
+        ("egress.updated", "info"),
+        ("egress.update_failed", "warn"),
+        ("egress.update_failed", "error"),
+    ]
+    assert lines[0]["rules"] == [ALLOW, DENY]
+    assert lines[1]["rules"] == [ALLOW]
+    assert "$[0]" in lines[2]["error"]
+    assert "nft said no" in lines[3]["error"]
