@@ -11,7 +11,6 @@ with the reason, and another look twice a second.
 
 from __future__ import annotations
 
-import socket
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,6 +27,9 @@ from egress.guard import Guard, Placement
 from egress.log import Log
 from egress.loop import Loop
 from egress.state import Handover
+from egress.supervisor import dns_ports
+from policies.matcher import compile_policy
+from policies.model import PolicyError
 
 if TYPE_CHECKING:
     from egress.config import Config
@@ -61,6 +63,11 @@ def prepare(config: Config, firewall: Firewall, sockets: Sockets) -> Plan:
             "OPENSANDBOX_EGRESS_REQUIRE", f"asks for raw, but this kernel guards raw sockets on {capabilities.raw} only"
         )
     variables = read_variables(config)
+    if config.rules:
+        try:
+            compile_policy(variables.policy, *variables.always)
+        except PolicyError as error:
+            raise ConfigError("OPENSANDBOX_EGRESS_RULES", str(error)) from error
     file = PolicyFile(config.policy_file) if config.policy_file else None
     if file is not None:
         try:
@@ -109,11 +116,10 @@ class Worker:
             return
         try:
             policy = starting_policy(self.plan.variables, self.plan.file, self.plan.handover)
-        except FileError as error:
+            self.store.start(policy, self._always(), self._started)
+        except (FileError, PolicyError) as error:
             self._locked(str(error))
             self.loop.call_later(LOOK, self._look_again)
-            return
-        self.store.start(policy, self._always(), self._started)
 
     def _started(self, error: Exception | None) -> None:
         if error is None:
@@ -123,8 +129,8 @@ class Worker:
             self.loop.call_later(LOOK, self._begin)
 
     def _look_again(self) -> None:
-        assert self.plan.file is not None
-        if self.plan.file.changed_since():
+        file = self.plan.file
+        if file is not None and file.changed_since():
             self._begin()
         else:
             self.loop.call_later(LOOK, self._look_again)
@@ -213,18 +219,9 @@ class Worker:
 
 def placement(config: Config, sockets: Sockets) -> Placement:
     """Where the ruleset finds our ports, and what the operator opened or closed beside the policy."""
-
-    def port(found: tuple[socket.socket, ...], family: int) -> int:
-        return next((int(sock.getsockname()[1]) for sock in found if sock.family == family), 0)
-
     return Placement(
         mode=config.mode,
-        dns_ports=(
-            port(sockets.udp, socket.AF_INET),
-            port(sockets.tcp, socket.AF_INET),
-            port(sockets.udp, socket.AF_INET6),
-            port(sockets.tcp, socket.AF_INET6),
-        ),
+        dns_ports=dns_ports(sockets.udp, sockets.tcp),
         upstreams=tuple((upstream.address, upstream.port) for upstream in config.upstreams),
         exempt=config.nameserver_exempt,
         doh_all=config.block_doh and not config.doh_networks,

@@ -96,9 +96,7 @@ def _supervise(work: Callable[[], int]) -> int:
                 return 0
             started = time.monotonic()
             child = _fork(work)
-        elif number == signal.SIGHUP:
-            os.kill(child, signal.SIGHUP)
-        else:
+        elif number != signal.SIGHUP:  # a terminal that went away is no reason to leave
             _stop(child)
             return 0
 
@@ -140,7 +138,8 @@ def _fork(work: Callable[[], int]) -> int:
     try:
         die_with_parent(parent)
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C goes to the supervisor, which decides
+        for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):  # a terminal's: the supervisor decides
+            signal.signal(number, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         code = work()
     except BaseException as error:  # noqa: BLE001 - whatever it was, the next worker is the answer
@@ -160,10 +159,16 @@ def die_with_parent(parent: int) -> None:
 
 # -- ports ---------------------------------------------------------------------------------------------------------
 def bind(config: Config) -> Sockets:
-    """Bind every port, before anything in the sandbox can; nothing listens yet.
+    """Bind every port, before anything in the sandbox can; nothing listens yet. Raises StartError."""
+    udp, tcp = bind_dns()
+    return Sockets(udp, tcp, _bind_api(config), _bind_unix(config))
 
-    The DNS ports are the kernel's choice: whatever the sandbox occupies, there is another. UDP without reuse: with it
-    any process could take a share of the queries. Raises StartError.
+
+def bind_dns() -> tuple[tuple[socket.socket, ...], tuple[socket.socket, ...]]:
+    """UDP and TCP sockets for the interceptor on 127.0.0.1 and, where there is one, ::1. Raises StartError.
+
+    The ports are the kernel's choice: whatever the sandbox occupies, there is another. UDP without reuse: with it any
+    process could take a share of the queries.
     """
     udp, tcp = [], []
     for family, loopback in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
@@ -174,7 +179,16 @@ def bind(config: Config) -> Sockets:
             if family == socket.AF_INET:
                 raise StartError(f"cannot bind a DNS port on {loopback}: {error.strerror}") from error
             del udp[1:], tcp[1:]  # no ::1 (Docker's default): IPv4 goes on, IPv6 stays denied
-    return Sockets(tuple(udp), tuple(tcp), _bind_api(config), _bind_unix(config))
+    return tuple(udp), tuple(tcp)
+
+
+def dns_ports(udp: tuple[socket.socket, ...], tcp: tuple[socket.socket, ...]) -> tuple[int, int, int, int]:
+    """The ports of `bind_dns`: udp4, tcp4, udp6, tcp6; 0 where there is none."""
+
+    def port(found: tuple[socket.socket, ...], family: int) -> int:
+        return next((int(sock.getsockname()[1]) for sock in found if sock.family == family), 0)
+
+    return port(udp, socket.AF_INET), port(tcp, socket.AF_INET), port(udp, socket.AF_INET6), port(tcp, socket.AF_INET6)
 
 
 def _bound(family: int, kind: int, address: tuple[str, int], *, reuse: bool = False, dual: bool = False) -> socket.socket:
@@ -248,9 +262,9 @@ def _read(path: str) -> str:
 
 
 def _say(level: str, message: str) -> None:
-    from egress.log import emit
+    from egress.log import Log
 
-    emit(level, message)
+    Log().write(level, message, {})
 
 
 def _refuse(message: str, code: int) -> int:

@@ -82,7 +82,7 @@ class PolicyStore:
 
     # -- changing ------------------------------------------------------------------------------------------------
     def start(self, policy: NetworkPolicy, always: Always, done: Done) -> None:
-        """Load the first ruleset of this process."""
+        """Load the first ruleset of this process. Raises PolicyError for one that is too intricate to compile."""
         compiled = compile_policy(policy, always.deny, always.allow)
 
         def started(error: BaseException | None) -> None:
