@@ -1,0 +1,95 @@
+"""The last door's base chain, on every device: what text cannot say, and what a standing chain says about itself.
+
+A netdev chain names its devices. Linux 6.16 and later take a name's prefix instead, and the empty prefix is every
+device, present and future; nft before 1.1.6 cannot write that, and worse: it drops a chain it cannot read, finds the
+rules of that chain without their home, and reads the ruleset again, for ever. So where people list rulesets with such
+an nft, the chain names devices, also some that are likely to come, and is extended the moment another one appears.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from typing import TYPE_CHECKING
+
+from egress.firewall.nfnetlink import (
+    CREATE,
+    DELCHAIN,
+    NETDEV,
+    NEWCHAIN,
+    NEWSETELEM,
+    NEWTABLE,
+    NLMSG_ERROR,
+    KernelError,
+    attribute,
+    batch,
+    failure,
+    messages,
+    nested,
+    text,
+    u32,
+)
+from egress.firewall.ruleset import TABLE, TOP
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Sequence
+
+LIKELY = ("eth0", "eth1", "eth2", "eth3", "net0", "net1", "net2", "tap0", "tun0")  # bound when they appear, Linux 6.16
+MOST = 240  # devices a chain takes: NFT_NETDEVICE_MAX, less room to spare
+_EGRESS = 1  # NF_NETDEV_EGRESS
+_MSG_DONTWAIT = 0x40
+_HOOKNUM, _PRIORITY, _DEVICES = 1, 2, 4  # NFTA_HOOK_*
+_NAME, _PREFIX = 1, 2  # NFTA_DEVICE_*
+
+
+def _hook(device: bytes) -> bytes:
+    return nested(4, u32(_HOOKNUM, _EGRESS), u32(_PRIORITY, TOP), nested(_DEVICES, device))
+
+
+def make_prefix_chain(sock: socket.socket) -> bool:
+    """Make the chain for all devices, dropping everything until text fills it. False: this kernel knows no prefix."""
+    chain = text(1, TABLE) + text(3, "egress")
+    body = chain + _hook(attribute(_PREFIX, b"\0")) + u32(5, 0) + text(7, "filter")
+    try:
+        transact(sock, [(NEWTABLE, CREATE, NETDEV, text(1, TABLE)), (NEWCHAIN, CREATE, NETDEV, body)])
+    except KernelError as error:
+        if error.code in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOENT):
+            return False
+        raise
+    return True
+
+
+def drop_chain(sock: socket.socket) -> None:
+    """Take the base chain away (to make it of another kind). It must be empty."""
+    transact(sock, [(DELCHAIN, 0, NETDEV, text(1, TABLE) + text(3, "egress"))])
+
+
+def add_device(sock: socket.socket, name: str) -> None:
+    """Put another device behind the standing chain (Linux 6.5). Raises KernelError."""
+    body = text(1, TABLE) + text(3, "egress") + _hook(text(_NAME, name))
+    transact(sock, [(NEWCHAIN, 0, NETDEV, body)])
+
+
+def add_own4(sock: socket.socket, addresses: Sequence[bytes]) -> None:
+    """Let ARP speak for further addresses."""
+    entries = [nested(1, nested(1, attribute(1, packed))) for packed in addresses]
+    transact(sock, [(NEWSETELEM, CREATE, NETDEV, text(1, TABLE) + text(2, "own4") + nested(3, *entries))])
+
+
+def transact(sock: socket.socket, changes: Sequence[tuple[int, int, int, bytes]]) -> None:
+    """(kind, flags, family, body) each, as one transaction. Raises KernelError."""
+    sock.send(batch(changes, 1))
+    trouble = None
+    while True:
+        try:
+            data = sock.recv(65536, _MSG_DONTWAIT)
+        except BlockingIOError:
+            break
+        for kind, _, _, body in messages(data):
+            if kind == NLMSG_ERROR:
+                code = -int(struct.unpack_from("=i", body)[0])
+                if code and trouble is None:
+                    trouble = failure(code, body)
+    if trouble is not None:
+        raise trouble

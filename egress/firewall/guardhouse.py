@@ -1,0 +1,338 @@
+"""The firewall of one network namespace: lock it, load it, teach it, watch it.
+
+Not for two threads at once but for this: while the loop's thread writes learned addresses, the helper thread may
+`load`, list `flows` and `cut`; they use sockets of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING, NamedTuple
+
+from egress.firewall import FirewallError, devices, nft
+from egress.firewall.addressmap import show
+from egress.firewall.netlink import SetWriter
+from egress.firewall.ruleset import TABLE, Site, learned_set, lockdown, netdev, render
+from egress.firewall.standing import judge, snapshot
+from egress.netns import NETLINK_NETFILTER, Exemption, Namespace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from egress.firewall import nflog
+    from egress.firewall.conntrack import Flow
+    from egress.firewall.nflog import Denied
+    from egress.firewall.ruleset import RulesetSpec
+    from egress.firewall.standing import Snapshot, Standing
+    from egress.loop import Loop
+
+LOG_GROUP = 5353  # NFLOG groups are the namespace's own
+
+
+class Capabilities(NamedTuple):
+    """What this kernel, with this process's privileges, can hold."""
+
+    raw: str  # packet sockets: "prefix" every device, "devices" the listed ones, followed, "none"
+    nflog: bool  # refused packets can be told
+    ct_timeout: bool  # redirected DNS is forgotten after 2 s, not 30
+    socket_match: bool  # packets to our own sockets can be recognised
+    ip_options: bool  # source routing can be refused
+    destroy: bool  # sockets of cut flows can be destroyed
+    ipv6: bool  # ::1 is there, so IPv6 DNS can be redirected
+
+    def shortcomings(self) -> tuple[str, ...]:
+        """What cannot be held, one sentence each."""
+        words = {
+            "nflog": "refused packets are counted but not told (no NFLOG)",
+            "ct_timeout": "a flood of DNS queries can use up redirections for 30 s (no ct timeout objects)",
+            "socket_match": "our sockets are told from the sandbox's by their device only (no nft_socket)",
+            "ip_options": "source-routed packets to allowed addresses pass (no IPv4 option matching)",
+            "destroy": "programs are told of a cut connection only when they send (no SOCK_DESTROY)",
+            "ipv6": "no ::1 here: IPv6 DNS is refused, not answered",
+        }
+        found = [text for name, text in words.items() if not getattr(self, name)]
+        if self.raw == "none":
+            found.insert(0, "packet sockets are not guarded (no netdev egress hook, Linux 5.16): drop CAP_NET_RAW")
+        return tuple(found)
+
+
+class Firewall:
+    """One namespace's ruleset and everything that reads or feeds it."""
+
+    def __init__(self, namespace: Namespace | None = None, *, prefix: bool = False) -> None:
+        """`prefix` asks for the chain that covers all devices by one empty prefix: see `devices.py` for its price."""
+        self.namespace = namespace or Namespace()
+        self._prefix = prefix
+        self._site: Site | None = None
+        self._loaded: RulesetSpec | None = None
+        self._stamp = Exemption(0, 0)
+        self._writer: SetWriter | None = None
+        self._reader: socket.socket | None = None
+        self._snapshot: Snapshot = {}
+        self._names: dict[tuple[int, int], str] = {}
+        self._watch: socket.socket | None = None
+        self._log: nflog.Reader | None = None
+
+    # -- the ruleset ---------------------------------------------------------------------------------------------
+    def lock(self) -> bool:
+        """Deny-all, at once and in one transaction, unless an intact table of ours stands: then that is the lockdown
+        and stays as it is (False). Raises FirewallError; even then a smaller deny-all is tried first."""
+        self._site = self._survey(self._site)
+        found = self.standing()
+        if found is not None and (found.raw or found.mode == "dns"):
+            return False
+        self._stamp = Exemption(*_secret())
+        try:
+            self._apply(lambda site: lockdown(site, self._stamp), keep=True)
+        except FirewallError:
+            self.namespace.inside(lambda: nft.run(_LAST_RESORT, keep=True))
+            raise
+        return True
+
+    def load(self, spec: RulesetSpec) -> None:
+        """Replace the ruleset by this one, learned addresses included, in one transaction. Blocks; for the helper
+        thread. Raises FirewallError: then what stood before stands."""
+        self._site = self._survey(self._site)
+        self._apply(lambda site: render(spec, site))
+        self._stamp = spec.stamp
+        self._loaded = spec
+
+    def standing(self) -> Standing | None:
+        """The intact table of ours, or None."""
+        with self.namespace.netlink(NETLINK_NETFILTER) as sock:
+            return judge(snapshot(sock))
+
+    def intact(self) -> bool:
+        """Does what was loaded last still stand? A fraction of a millisecond."""
+        if self._reader is None:
+            self._reader = self.namespace.netlink(NETLINK_NETFILTER)
+        return bool(self._snapshot) and snapshot(self._reader) == self._snapshot
+
+    def _apply(self, write: Callable[[Site], str], *, keep: bool = False) -> None:
+        believed = self._site or self._survey(None)
+        try:
+            self._run(write(believed), believed, keep=keep)
+        except FirewallError as error:
+            site = self._negotiate(believed)
+            if site == believed:
+                raise
+            self._site = site
+            try:
+                self._run(write(site), site, keep=keep)
+            except FirewallError as again:
+                raise again from error
+        with self.namespace.netlink(NETLINK_NETFILTER) as sock:
+            self._snapshot = snapshot(sock)
+
+    def _run(self, text: str, site: Site, *, keep: bool) -> None:
+        if site.raw == "prefix":
+            with self.namespace.netlink(NETLINK_NETFILTER) as sock:
+                if not devices.make_prefix_chain(sock):
+                    raise FirewallError("this kernel takes no prefix of device names")
+        self.namespace.inside(lambda: nft.run(text, keep=keep))
+
+    # -- the namespace -------------------------------------------------------------------------------------------
+    def _survey(self, known: Site | None) -> Site:
+        """The namespace as it is now; what the kernel can do is believed until it refuses."""
+        addresses = self.namespace.addresses()
+        site = known or Site(raw="prefix" if self._prefix else "devices", log_group=LOG_GROUP)
+        names = dict.fromkeys(["lo"] + [device.name for device in self.namespace.devices()])
+        if site.raw == "devices" and (known is None or set(devices.LIKELY) & set(known.devices)):
+            names.update(dict.fromkeys(devices.LIKELY))
+        return site._replace(
+            devices=tuple(names)[: devices.MOST],
+            own4=tuple(a.packed for a in addresses if len(a.packed) == 4 and a.packed[0] != 127),
+            onlink6=self.namespace.onlink6(),
+        )
+
+    def _negotiate(self, site: Site) -> Site:
+        """Find out what of `site` this kernel refuses, by asking for each part alone."""
+
+        def takes(text: str) -> bool:
+            try:
+                self.namespace.inside(lambda: nft.run(text, check=True))
+            except FirewallError:
+                return False
+            return True
+
+        def rule(hook: str, words: str) -> str:
+            chain = f"chain probe {{\n type filter hook {hook} priority 0; policy accept;\n {words}\n }}"
+            return f"table inet sallyport_probe {{\n {chain}\n }}\n"
+
+        def door(names: Sequence[str]) -> str:
+            listed = ", ".join(f'"{name}"' for name in names)
+            chain = f"chain probe {{\n type filter hook egress devices = {{ {listed} }} priority 0; policy accept;\n }}"
+            return f"table netdev sallyport_probe {{\n {chain}\n }}\n"
+
+        if site.raw == "prefix":
+            with self.namespace.netlink(NETLINK_NETFILTER) as sock:
+                if not devices.make_prefix_chain(sock):
+                    site = site._replace(raw="devices")
+        if site.raw == "devices" and not takes(door(site.devices)):
+            present = tuple(["lo"] + [device.name for device in self.namespace.devices() if device.name != "lo"])
+            site = site._replace(devices=present, raw="devices" if takes(door(present)) else "none")
+        timeout = "ct timeout probe {\n protocol udp\n l3proto ip\n policy = { unreplied: 2, replied: 2 }\n }"
+        return site._replace(
+            socket_match=takes(rule("input", "socket mark 1 drop")),
+            ip_options=takes(rule("output", "ip option lsrr exists drop")),
+            ct_timeout=takes(f"table inet sallyport_probe {{\n {timeout}\n }}\n"),
+            log_group=LOG_GROUP if takes(rule("output", f"log group {LOG_GROUP}")) else 0,
+        )
+
+    def capabilities(self) -> Capabilities:
+        """What holds here. Call after `lock` or `load`, which find out."""
+        from egress.firewall.conntrack import can_destroy
+
+        site = self._site = self._survey(self._site)
+        ipv6 = any(address.packed == b"\0" * 15 + b"\1" for address in self.namespace.addresses())
+        return Capabilities(
+            site.raw,
+            bool(site.log_group),
+            site.ct_timeout,
+            site.socket_match,
+            site.ip_options,
+            can_destroy(self.namespace),
+            ipv6,
+        )
+
+    # -- learned addresses ---------------------------------------------------------------------------------------
+    def reopen(self) -> SetWriter:
+        """After a fork: netlink sockets of this process's own."""
+        for sock in (self._reader, self._log, self._watch):
+            if sock is not None:
+                sock.close()
+        self._reader = self._log = self._watch = None
+        if self._writer is not None:
+            self._writer.close()
+        self._writer = SetWriter(self.namespace, TABLE)
+        return self._writer
+
+    def write_learned(self, entries: Iterable[tuple[int, bytes, int]]) -> None:
+        """(class, packed, milliseconds) each, in one transaction, in the kernel when this returns. Raises SetFull,
+        FirewallError."""
+        names = self._names
+        elements = []
+        for index, packed, left in entries:
+            key = (len(packed), index)
+            name = names.get(key)
+            if name is None:
+                name = names[key] = learned_set(len(packed), index)
+            elements.append((name, packed, left))
+        (self._writer or self.reopen()).write(elements)
+
+    def delete_learned(self, entries: Iterable[tuple[int, bytes]]) -> None:
+        """(class, packed) each; what isn't there is no error. Raises FirewallError."""
+        (self._writer or self.reopen()).delete([(learned_set(len(packed), index), packed) for index, packed in entries])
+
+    # -- flows ---------------------------------------------------------------------------------------------------
+    def flows(self) -> list[Flow]:
+        """Every flow with an end outside, but for our own, for resolvers that are exempt and for redirected DNS: none
+        of them is the policy's to judge. Raises FirewallError."""
+        spec = self._loaded
+        own = _endpoints(spec) if spec is not None else frozenset()
+        exempt = frozenset(spec.exempt) if spec is not None else frozenset()
+
+        def ours(flow: Flow) -> bool:
+            if flow.redirected or (flow.remote_port == 53 and flow.remote in exempt):
+                return True
+            return not flow.mark and (flow.remote, flow.protocol, flow.remote_port) in own
+
+        from egress.firewall.conntrack import flows
+
+        return [flow for flow in flows(self.namespace) if not ours(flow)]
+
+    def cut(self, doomed: Sequence[Flow]) -> None:
+        """Cut these flows for good: tuples, conntrack, sockets. Raises FirewallError."""
+        from egress.firewall.conntrack import cut
+
+        cut(self.namespace, doomed)
+
+    def active(self) -> set[bytes]:
+        """Addresses outside that living flows lead to. Raises FirewallError."""
+        from egress.firewall.conntrack import active
+
+        return active(self.namespace)
+
+    # -- watching ------------------------------------------------------------------------------------------------
+    def watch_denied(self, loop: Loop, tell: Callable[[Denied], None]) -> None:
+        """Call `tell` for each refused packet that the kernel logs; and follow devices and addresses meanwhile."""
+        self.follow(loop)
+        if self._site is not None and self._site.log_group:
+            from egress.firewall import nflog
+
+            try:
+                self._log = nflog.watch(loop, self.namespace, self._site.log_group, tell)
+            except (OSError, FirewallError):
+                self._site = self._site._replace(log_group=0)
+
+    def follow(self, loop: Loop) -> None:
+        """Keep the last door on every device, and ARP and neighbour discovery on every address, as they come."""
+        sock = self._watch = self.namespace.watch()
+
+        def ready() -> None:
+            for _ in range(64):
+                try:
+                    if not sock.recv(1 << 16):
+                        break
+                except BlockingIOError:
+                    break
+                except OSError:
+                    continue  # ENOBUFS: what was lost is found by the survey
+            self.refresh()
+
+        loop.add_reader(sock.fileno(), ready)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look at the namespace again and put what is new behind the last door. Raises FirewallError."""
+        before = self._site
+        spec = self._loaded
+        if before is None or spec is None or spec.mode != "dns+nft":
+            return
+        site = self._survey(before)
+        if (site.devices, site.own4, site.onlink6) == (before.devices, before.own4, before.onlink6):
+            return
+        lines = []
+        if (site.raw == "devices" and site.devices != before.devices) or site.own4 != before.own4:
+            lines += netdev(site, self._stamp)
+        fresh = [network for network in site.onlink6 if network not in before.onlink6]
+        lines += [f"add element inet {TABLE} onlink6 {{ {show(packed)}/{length} }}" for packed, length in fresh]
+        if lines:
+            self.namespace.inside(lambda: nft.run("\n".join(lines) + "\n"))
+        self._site = site
+        with self.namespace.netlink(NETLINK_NETFILTER) as sock:
+            self._snapshot = snapshot(sock)
+
+    # -- sockets -------------------------------------------------------------------------------------------------
+    def udp(self, packed: bytes, port: int, exemption: Exemption) -> socket.socket:
+        """A connected, exempted, non-blocking UDP socket on a random port."""
+        return self.namespace.connect(packed, port, socket.SOCK_DGRAM, exemption)
+
+    def tcp(self, packed: bytes, port: int, exemption: Exemption) -> socket.socket:
+        """An exempted, non-blocking TCP socket that is connecting."""
+        return self.namespace.connect(packed, port, socket.SOCK_STREAM, exemption)
+
+
+def _endpoints(spec: RulesetSpec) -> frozenset[tuple[bytes, str, int]]:
+    resolvers = [(packed, protocol, port) for packed, port in spec.upstreams for protocol in ("udp", "tcp")]
+    return frozenset([*resolvers, *spec.own])
+
+
+def _secret() -> tuple[int, int]:
+    data = os.urandom(8)
+    return int.from_bytes(data[:4], "big") | 1, int.from_bytes(data[4:], "big") | 1
+
+
+_LAST_RESORT = """table inet sallyport
+delete table inet sallyport
+table inet sallyport {
+	chain output {
+		type filter hook output priority 0; policy drop;
+		oifname "lo" accept
+	}
+	chain forward {
+		type filter hook forward priority 0; policy drop;
+	}
+}
+"""

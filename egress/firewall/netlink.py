@@ -1,0 +1,211 @@
+"""Learned addresses: set elements written and read over one netlink socket, in microseconds.
+
+libnftables rereads every interval set of a table for each command (30 ms with 20,000 prefixes); a message of our own
+reads nothing. A refresh has to be [NEW, DEL, NEW] in one batch: adding an element again leaves its old time-out in
+place on most kernels, a DEL alone fails when the element has expired but is not collected yet, and the three together
+are one transaction, so no packet ever meets a set without the element. The kernel runs the batch inside send(); its
+acknowledgements are in the socket when send() returns.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from egress.firewall import FirewallError
+from egress.firewall.nfnetlink import (
+    ACK,
+    BATCH_BEGIN,
+    BATCH_END,
+    CREATE,
+    DELSETELEM,
+    DUMP,
+    GETSETELEM,
+    HEAD,
+    INET,
+    NESTED,
+    NEWSETELEM,
+    NFTABLES,
+    NLMSG_ERROR,
+    REQUEST,
+    attributes,
+    dump,
+    failure,
+    message,
+    text,
+    walk,
+)
+from egress.netns import NETLINK_NETFILTER, Namespace
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterable, Sequence
+
+CHUNK = 1024  # elements a message: one attribute holds 64 KiB
+_MSG_DONTWAIT = 0x40
+_GENERIC = struct.pack(">BBH", INET, 0, 0)
+_GENERIC_BATCH = struct.pack(">BBH", 0, 0, NFTABLES)
+_BEGIN = struct.Struct("=IHHII4s")
+_ATTR = struct.Struct("=HH")
+# NFTA_LIST_ELEM { NFTA_SET_ELEM_KEY { NFTA_DATA_VALUE key } NFTA_SET_ELEM_TIMEOUT milliseconds }, by length of the key
+_NEW = {
+    size: (
+        _ATTR.pack(24 + size, 1 | NESTED) + _ATTR.pack(8 + size, 1 | NESTED) + _ATTR.pack(4 + size, 1),
+        _ATTR.pack(12, 4),
+    )
+    for size in (4, 16)
+}
+_DEL = {
+    size: _ATTR.pack(12 + size, 1 | NESTED) + _ATTR.pack(8 + size, 1 | NESTED) + _ATTR.pack(4 + size, 1)
+    for size in (4, 16)
+}
+_MILLISECONDS = struct.Struct(">Q")
+
+
+class Element(NamedTuple):
+    """An element of a set: its key and the milliseconds it has left (None: for ever)."""
+
+    key: bytes
+    left: int | None
+
+
+class SetWriter:
+    """Writes elements of the sets of one inet table. Not for two threads at once; each worker has its own."""
+
+    def __init__(self, namespace: Namespace, table: str) -> None:
+        self._sock: socket.socket = namespace.netlink(NETLINK_NETFILTER, receive=1 << 20)
+        try:
+            self._sock.setsockopt(1, 32, 1 << 22)  # SO_SNDBUFFORCE: thousands of elements are one send
+        except OSError:
+            pass
+        self._table = text(1, table)
+        self._names: dict[str, bytes] = {}
+        self._sequence = 1
+
+    def close(self) -> None:
+        self._sock.close()
+
+    def write(self, elements: Iterable[tuple[str, bytes, int]]) -> None:
+        """Put (set, packed address, milliseconds) in place, with exactly that time-out whatever stood there before.
+
+        All of it is one transaction, acknowledged by the kernel when this returns. Raises SetFull, or FirewallError;
+        then nothing of it was written.
+        """
+        sets: dict[str, dict[bytes, bytes]] = {}
+        for name, packed, milliseconds in elements:
+            head, timeout = _NEW[len(packed)]
+            entry = head + packed + timeout + _MILLISECONDS.pack(milliseconds)
+            found = sets.get(name)
+            if found is None:
+                sets[name] = {packed: entry}
+            else:
+                found[packed] = entry
+        bodies: list[tuple[int, bytes]] = []
+        for name, entries in sets.items():
+            prefix = self._names.get(name) or self._name(name)
+            if len(entries) <= CHUNK:
+                bodies.extend(_refresh(prefix, entries))
+            else:
+                keys = list(entries)
+                for at in range(0, len(keys), CHUNK):
+                    bodies.extend(_refresh(prefix, {key: entries[key] for key in keys[at : at + CHUNK]}))
+        if bodies:
+            self._commit(bodies)
+
+    def delete(self, elements: Iterable[tuple[str, bytes]]) -> None:
+        """Take (set, packed address) out; what isn't there is no error. One transaction. Raises FirewallError."""
+        sets: dict[str, dict[bytes, bytes]] = {}
+        for name, packed in elements:
+            head, timeout = _NEW[len(packed)]
+            sets.setdefault(name, {})[packed] = head + packed + timeout + _MILLISECONDS.pack(1000)
+        bodies: list[tuple[int, bytes]] = []
+        for name, entries in sets.items():
+            prefix = self._names.get(name) or self._name(name)
+            keys = list(entries)
+            for at in range(0, len(keys), CHUNK):
+                new, old, _ = _refresh(prefix, {key: entries[key] for key in keys[at : at + CHUNK]})
+                bodies += [new, old]
+        if bodies:
+            self._commit(bodies)
+
+    def _name(self, name: str) -> bytes:
+        prefix = self._names[name] = self._table + text(2, name)
+        return prefix
+
+    def _commit(self, bodies: Sequence[tuple[int, bytes]]) -> None:
+        first = sequence = self._sequence
+        pack = _BEGIN.pack
+        parts = [pack(20, BATCH_BEGIN, REQUEST, sequence, 0, _GENERIC_BATCH)]
+        last = len(bodies)
+        for kind, body in bodies:
+            sequence += 1
+            last -= 1
+            flags = REQUEST if last else REQUEST | ACK  # the errors of all the others come without being asked for
+            if kind == NEWSETELEM:
+                flags |= CREATE
+            parts.append(pack(20 + len(body), kind, flags, sequence, 0, _GENERIC))
+            parts.append(body)
+        acknowledged = sequence
+        sequence += 1
+        parts.append(pack(20, BATCH_END, REQUEST, sequence, 0, _GENERIC_BATCH))
+        self._sequence = sequence + 1 if sequence < 0x7FFF0000 else 1
+        sock = self._sock
+        try:
+            sock.send(b"".join(parts))
+        except OSError as error:
+            raise FirewallError(f"netlink: {error.strerror}") from error
+        trouble: FirewallError | None = None
+        done = False
+        while True:
+            try:
+                data = sock.recv(65536, _MSG_DONTWAIT)
+            except BlockingIOError:
+                break
+            except OSError as error:  # ENOBUFS: something was lost, so nothing is certain
+                trouble = FirewallError(f"netlink: {error.strerror}")
+                continue
+            at = 0
+            while at + 20 <= len(data):
+                length, kind, _, number, _ = HEAD.unpack_from(data, at)
+                if kind == NLMSG_ERROR and first <= number <= sequence:
+                    code = -struct.unpack_from("=i", data, at + 16)[0]
+                    if code == 0:
+                        done = done or number == acknowledged
+                    elif trouble is None:
+                        trouble = failure(code, data[at + 16 : at + length])
+                at += max((length + 3) & ~3, 16)
+        if trouble is not None:
+            raise trouble
+        if not done:
+            raise FirewallError("netlink: the kernel did not acknowledge the change")
+
+
+_Change = tuple[int, bytes]
+
+
+def _refresh(prefix: bytes, entries: dict[bytes, bytes]) -> tuple[_Change, _Change, _Change]:
+    new = b"".join(entries.values())
+    new = prefix + _ATTR.pack(4 + len(new), 3 | NESTED) + new
+    old = b"".join([_DEL[len(key)] + key for key in entries])
+    add = (NEWSETELEM, new)
+    return add, (DELSETELEM, prefix + _ATTR.pack(4 + len(old), 3 | NESTED) + old), add
+
+
+def elements(sock: socket.socket, table: str, name: str, family: int = INET) -> list[Element]:
+    """Read a set back, over a netlink socket of NETLINK_NETFILTER. Raises FirewallError (no such set)."""
+    found = []
+    body = text(1, table) + text(2, name)
+    for _, answer in dump(sock, message(GETSETELEM, DUMP, 1, family, body), 1):
+        listed = attributes(answer).get(3)
+        if listed is None:
+            continue
+        for _, entry in walk(listed):
+            fields = attributes(entry)
+            if 1 not in fields:
+                continue
+            key = attributes(fields[1])[1]
+            left = None
+            if 4 in fields:  # has a time-out: what is left of it, or all of it in the first instant
+                left = int.from_bytes(fields.get(5, fields[4]), "big")
+            found.append(Element(key, left))
+    return found

@@ -1,0 +1,498 @@
+"""What has to hold, as nftables text. Pure: same values, same text.
+
+Three tables, all ours; nothing else is ever touched, since containers bring tables of their own.
+
+    inet sallyport       replaced whole by every load, in one transaction, learned addresses included
+    inet sallyport_cut   tuples of flows that were cut; stands through loads, so that they stay cut
+    netdev sallyport     the last door: only packets that the IP path approved leave a device
+
+A packet's way out (numbers are hook priorities):
+
+    raw_out   -300  own DNS is not tracked; a source that isn't ours goes nowhere
+    conntrack -200
+    intercept -110  DNS to anybody is redirected to our listeners
+    cut_out    -10  flows that were cut
+    output       0  own traffic, loopback, replies, explicit denies, flows judged before, allows, learned, reject
+    stamp      top  approved: mark and priority become the stamp, 64 bits that change with every load
+    egress     top  (netdev) stamped: cleared, out. Else dropped: packet sockets come straight to here
+
+A flow that the rules accept carries `flow_mark` in its connection mark. The mark is new in every load, so every load
+judges every flow again. Policies close with an explicit verdict: a chain's policy alone is not set in the very
+moment of a replacement.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from egress.firewall.addressmap import AddressMap, Chains, chain, port_rules, show
+from egress.netns import Exemption
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from policies.address_plan import AddressRange
+    from policies.ports import PortSet
+
+__all__ = ["Exemption", "RulesetSpec", "Site", "lockdown", "render"]
+
+TABLE = "sallyport"
+CUT_TABLE = "sallyport_cut"
+LEARNED_SIZE = 65536  # elements a learned set may hold
+CUT_SIZE = 65536
+CUT_SECONDS = 60  # a cut tuple lives that long after the last packet it stopped
+LOCKED = "lockdown"  # in the place of a policy's digest
+
+_DNS = "127.0.0.1", "::1"
+_DOCKER_DNS = "127.0.0.11"
+TOP = 2147483000  # a priority behind whoever else hooks there
+_REFUSE = ["meta l4proto tcp reject with tcp reset", "reject with icmpx admin-prohibited"]
+
+
+class Site(NamedTuple):
+    """The namespace and kernel that a ruleset is written for."""
+
+    placement: str = "inside"  # of the sandbox's namespace; the seam for rules at the host's end of its cable
+    raw: str = "none"  # how packet sockets are held: "prefix" (all devices), "devices" (listed), "none"
+    devices: tuple[str, ...] = ()
+    own4: tuple[bytes, ...] = ()  # addresses that ARP may speak for
+    onlink6: tuple[tuple[bytes, int], ...] = ()  # prefixes that neighbour discovery may go to
+    log_group: int = 0  # NFLOG group of refused packets, 0 for none
+    socket_match: bool = True  # the kernel has nft_socket
+    ct_timeout: bool = True  # the kernel has ct timeout objects
+    ip_options: bool = True  # the kernel matches IPv4 options
+
+
+class RulesetSpec(NamedTuple):
+    """Everything a load says, but for the namespace it says it to."""
+
+    mode: str  # "dns+nft" or "dns"
+    default_allow: bool
+    plan: tuple[AddressRange, ...]
+    classes: tuple[PortSet, ...]  # class k has the sets learned4_k and learned6_k
+    learned: Mapping[int, Sequence[tuple[bytes, int]]]  # class -> (packed, milliseconds left)
+    upstreams: tuple[tuple[bytes, int], ...]
+    exempt: tuple[bytes, ...]  # resolvers reached on port 53 without interception
+    doh_all: bool
+    doh_networks: Sequence[object]  # Network values: packed, length
+    dns_ports: tuple[int, int, int, int]  # udp4, tcp4, udp6, tcp6; 0 where there is no listener
+    own: tuple[tuple[bytes, str, int], ...]  # endpoints of our own traffic besides DNS: packed, protocol, port
+    exemption: Exemption
+    stamp: Exemption
+    flow_mark: int
+    digest: str = "none"  # of the policy, kept as a chain's name so that it can be read back
+
+
+def learned_set(family_bytes: int, index: int) -> str:
+    """The name of the set that holds class `index`'s addresses of 4 or 16 octets."""
+    return f"learned{4 if family_bytes == 4 else 6}_{index}"
+
+
+def lockdown(site: Site, stamp: Exemption) -> str:
+    """Deny-all, port 53 included; loopback and answers to who can reach the sandbox go on."""
+    lines = ["table inet sallyport", "delete table inet sallyport", "table inet sallyport {"]
+    lines += chain(f"policy_{LOCKED}", [])
+    lines += _onlink(site)
+    lines += chain("refuse", ["counter", *_REFUSE])
+    lines += _source_checks(site, [], [], stamp)
+    lines += chain("output", [*_output_head([], []), "goto refuse"], _base("output", 0, "drop"))
+    lines += _input(site, None)
+    lines += _forward()
+    lines += _stamp(site, None, stamp)
+    lines.append("}")
+    lines += _cut_table()
+    lines += netdev(site, stamp)
+    return "\n".join(lines) + "\n"
+
+
+def render(spec: RulesetSpec, site: Site) -> str:
+    """The whole ruleset as one transaction. Raises ValueError for a placement that isn't built yet."""
+    if site.placement != "inside":
+        raise ValueError(f"no ruleset for placement {site.placement!r}")
+    enforcing = spec.mode == "dns+nft"
+    deny, allow = Chains("deny", "goto refuse"), Chains("allow", "goto open")
+    denied = AddressMap("deny", spec.plan, "deny", deny, "goto refuse")
+    allowed = AddressMap("allow", spec.plan, "allow", allow)
+    lines = ["table inet sallyport", "delete table inet sallyport", "table inet sallyport {"]
+    lines += chain(f"policy_{spec.digest}", [])
+    lines += chain(f"mode_{spec.mode.replace('+', '_')}", [])
+    lines += _own_sets(spec)
+    lines += _timeouts(spec, site)
+    lines += chain("refuse", _refuse(site))
+    mark = f"meta mark {spec.exemption.mark:#010x} meta priority {_priority(spec.exemption.priority)}"
+    lines += _source_checks(site, _untrack_out(spec, mark), _untrack_in(spec), spec.stamp, names_only=not enforcing)
+    lines += chain("intercept", _intercept(spec, site), _base("output", -110, "accept", "nat"))
+    own = [f"{mark} jump own", *_redirected(spec)]
+    lines += chain("own", _families(spec, "own", "accept", "ip{6} daddr . meta l4proto . th dport @own{f}"))
+    if enforcing:
+        lines += _onlink(site)
+        lines += chain("open", [f"ct mark set {spec.flow_mark:#010x} accept"])
+        lines += deny.text()
+        lines += allow.text()
+        lines += denied.text()
+        lines += allowed.text()
+        for index, ports in enumerate(spec.classes):
+            lines += _learned(index, spec.learned.get(index, ()))
+            lines += chain(f"class_{index}", port_rules(ports, "goto open"))
+        lines += _doh_sets(spec)
+        rules = [*_output_head(own, _exempt(spec)), *_output_tail(spec, denied, allowed)]
+        lines += chain("output", rules, _base("output", 0, "drop"))
+        lines += _input(site, spec.exemption)
+        lines += _forward()
+    else:
+        dot = "meta l4proto { tcp, udp } th dport 853 goto refuse"
+        rules = [*own, *_local(docker=True), *_exempt(spec), _PORT_53, dot]
+        lines += chain("output", rules, _base("output", 0, "accept"))
+    lines += _stamp(site if enforcing else Site(), spec.exemption, spec.stamp)
+    lines.append("}")
+    if enforcing:
+        lines += _cut_table()
+        lines += netdev(site, spec.stamp)
+    else:
+        lines += _gone("inet", CUT_TABLE) + _gone("netdev", TABLE)
+    return "\n".join(lines) + "\n"
+
+
+# -- words -----------------------------------------------------------------------------------------------------------
+def _base(hook: str, priority: int, policy: str, kind: str = "filter") -> str:
+    return f"type {kind} hook {hook} priority {priority}; policy {policy};"
+
+
+def _priority(value: int) -> str:
+    """A priority as nft writes them: two halves of 16 bits in hexadecimal."""
+    return f"{value >> 16:x}:{value & 0xFFFF:x}"
+
+
+def _set(name: str, kind: str, elements: Sequence[str], flags: str = "") -> Iterable[str]:
+    yield f"\tset {name} {{"
+    yield f"\t\ttype {kind}"
+    if flags:
+        yield f"\t\tflags {flags}"
+    if elements:
+        yield "\t\telements = { " + ", ".join(elements) + " }"
+    yield "\t}"
+
+
+def _gone(family: str, table: str) -> list[str]:
+    return [f"table {family} {table}", f"delete table {family} {table}"]
+
+
+_ADDRESS = {4: "ipv4_addr", 6: "ipv6_addr"}
+_DISCOVERY = "nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert"
+_GROUPS = "mld-listener-report, mld-listener-reduction, mld2-listener-report"
+_UNSPECIFIED = "mld-listener-report, nd-router-solicit, nd-neighbor-solicit, mld2-listener-report"  # may come from ::
+_PORT_53 = "meta l4proto { tcp, udp } th dport 53 goto refuse"
+
+
+def _family(packed: bytes) -> int:
+    return 4 if len(packed) == 4 else 6
+
+
+def _own(spec: RulesetSpec) -> dict[str, dict[int, list[str]]]:
+    """Our endpoints by set and family. Own DNS to port 53 and all own UDP DNS is not tracked: a sandbox that reuses
+    our source port must not find a conntrack entry of ours. Over TCP to another port it is, since the sandbox may be
+    allowed to the same port and its connections have to be tracked."""
+    sets: dict[str, dict[int, list[str]]] = {"own": {4: [], 6: []}, "untracked": {4: [], 6: []}}
+    for packed, port in spec.upstreams:
+        for protocol in ("udp", "tcp"):
+            element = f"{show(packed)} . {protocol} . {port}"
+            sets["own"][_family(packed)].append(element)
+            if protocol == "udp" or port == 53:
+                sets["untracked"][_family(packed)].append(element)
+    for packed, protocol, port in spec.own:
+        sets["own"][_family(packed)].append(f"{show(packed)} . {protocol} . {port}")
+    return sets
+
+
+def _own_sets(spec: RulesetSpec) -> Iterable[str]:
+    for name, families in _own(spec).items():
+        for family, elements in families.items():
+            if elements:
+                unique = list(dict.fromkeys(elements))
+                yield from _set(f"{name}{family}", f"{_ADDRESS[family]} . inet_proto . inet_service", unique)
+    for family in (4, 6):
+        exempt = [show(packed) for packed in dict.fromkeys(spec.exempt) if _family(packed) == family]
+        if exempt:
+            yield from _set(f"exempt{family}", _ADDRESS[family], exempt)
+
+
+def _families(spec: RulesetSpec, name: str, verdict: str, match: str) -> list[str]:
+    """The rule once for each family whose set has elements."""
+    if name == "exempt":
+        present = {_family(packed) for packed in spec.exempt}
+    else:
+        present = {family for family, elements in _own(spec)[name].items() if elements}
+    return [
+        f"{match.replace('{6}', '' if family == 4 else '6').replace('{f}', str(family))} {verdict}"
+        for family in sorted(present)
+    ]
+
+
+# -- before connection tracking --------------------------------------------------------------------------------------
+def _untrack_out(spec: RulesetSpec, mark: str) -> list[str]:
+    return _families(spec, "untracked", "notrack accept", mark + " ip{6} daddr . meta l4proto . th dport @untracked{f}")
+
+
+def _untrack_in(spec: RulesetSpec) -> list[str]:
+    match = 'iifname != "lo" ip{6} saddr . meta l4proto . th sport @untracked{f}'
+    return _families(spec, "untracked", "notrack accept", match)
+
+
+def _source_checks(
+    site: Site, out: list[str], into: list[str], stamp: Exemption, *, names_only: bool = False
+) -> Iterable[str]:
+    """Nobody inside may speak for an address that isn't here: over loopback that forges flows from outside, and
+    answers of resolvers. Resets that a reject rule sends do speak for the far end; in `output` they alone have a flow
+    before connection tracking has looked."""
+    reset = "ct state related tcp flags & rst == rst accept"
+    if names_only:
+        # Only what could forge an answer to us: everything else isn't ours to judge in this mode.
+        foreign = "meta l4proto { tcp, udp } fib saddr type != local drop"
+        out = [*out, f'oifname "lo" {reset}', f'oifname "lo" {foreign}']
+        into = [*into, 'iifname != "lo" accept', "ct status dnat accept", reset, foreign]
+    else:
+        options = [f"ip option {option} exists drop" for option in ("lsrr", "ssrr")] if site.ip_options else []
+        out = [
+            *out,
+            f'oifname "lo" {reset}',
+            f"ip6 saddr :: icmpv6 type {{ {_UNSPECIFIED} }} accept",
+            "fib saddr type != local drop",
+            *options,
+            "exthdr rt exists drop",
+        ]
+        back = f"meta mark {stamp.mark:#010x} meta priority {_priority(stamp.priority)}"
+        into = [
+            # A multicast packet is looped back behind the stamp and before the door that clears it.
+            f"{back} meta mark set 0 meta priority set 0:0",
+            *into,
+            'iifname != "lo" accept',
+            "ct status dnat accept",
+            reset,
+            "fib saddr type != local drop",
+        ]
+    yield from chain("raw_out", out, _base("output", -300, "accept"))
+    yield from chain("raw_in", into, _base("prerouting", -300, "accept"))
+
+
+# -- DNS -------------------------------------------------------------------------------------------------------------
+def _timeouts(spec: RulesetSpec, site: Site) -> Iterable[str]:
+    """All redirects end at one address and port: with the usual 30 s, 64,512 source ports are soon used up."""
+    if site.ct_timeout:
+        for family, port in ((4, spec.dns_ports[0]), (6, spec.dns_ports[2])):
+            if port:
+                yield f"\tct timeout dns{family} {{"
+                yield "\t\tprotocol udp"
+                yield f"\t\tl3proto ip{'' if family == 4 else '6'}"
+                yield "\t\tpolicy = { unreplied: 2, replied: 2 }"
+                yield "\t}"
+
+
+def _intercept(spec: RulesetSpec, site: Site) -> list[str]:
+    rules = _families(spec, "exempt", "return", "ip{6} daddr @exempt{f}")
+    udp4, tcp4, udp6, tcp6 = spec.dns_ports
+    for family, protocol, port in ((4, "udp", udp4), (4, "tcp", tcp4), (6, "udp", udp6), (6, "tcp", tcp6)):
+        if port:
+            short = f'ct timeout set "dns{family}" ' if protocol == "udp" and site.ct_timeout else ""
+            rules.append(f"meta nfproto ipv{family} {protocol} dport 53 {short}redirect to :{port}")
+    return rules
+
+
+def _redirected(spec: RulesetSpec) -> list[str]:
+    udp4, tcp4, udp6, tcp6 = spec.dns_ports
+    rules = []
+    for protocol, local, port in (("udp", 0, udp4), ("tcp", 0, tcp4), ("udp", 1, udp6), ("tcp", 1, tcp6)):
+        if port:
+            rules.append(f"ct status dnat ip{'6' if local else ''} daddr {_DNS[local]} {protocol} dport {port} accept")
+    return rules
+
+
+def _exempt(spec: RulesetSpec) -> list[str]:
+    return _families(spec, "exempt", "accept", "ip{6} daddr @exempt{f} meta l4proto { tcp, udp } th dport 53")
+
+
+# -- the filter ------------------------------------------------------------------------------------------------------
+def _refuse(site: Site) -> list[str]:
+    rules = ["counter"]
+    if site.log_group:
+        rules.append(f"limit rate 200/second burst 400 packets log group {site.log_group} snaplen 128")
+    return rules + _REFUSE
+
+
+def _local(*, docker: bool) -> list[str]:
+    """Loopback, but for Docker's own resolver, which would ask for the sandbox whatever it likes."""
+    rules = [f"ip daddr {_DOCKER_DNS} goto refuse"] if docker else []
+    return [*rules, 'oifname "lo" fib daddr type { local, broadcast, multicast } accept']
+
+
+def _output_head(own: list[str], exempt: list[str]) -> list[str]:
+    """What comes before the policy. The resolvers' port is settled before any state is looked at."""
+    return [
+        *own,
+        *_local(docker=True),
+        *exempt,
+        _PORT_53,
+        f"icmpv6 type {{ {_DISCOVERY} }} ip6 hoplimit 255 ip6 length <= 64 ip6 daddr @onlink6 accept",
+        f"icmpv6 type {{ {_GROUPS} }} ip6 hoplimit 1 ip6 length <= 256 ip6 daddr ff02::/16 accept",
+        "ct direction reply ct state established accept",
+        "ct direction reply ct state related meta l4proto { icmp, icmpv6 } accept",
+    ]
+
+
+def _onlink(site: Site) -> Iterable[str]:
+    networks = [f"{show(packed)}/{length}" for packed, length in _disjoint(site.onlink6)]
+    return _set("onlink6", "ipv6_addr", ["fe80::/10", "ff02::/16", *networks], "interval")
+
+
+def _disjoint(networks: Sequence[tuple[bytes, int]]) -> list[tuple[bytes, int]]:
+    """Without networks that lie in another one: an interval set takes no overlaps."""
+    kept: list[tuple[bytes, int]] = []
+    for packed, length in sorted(networks, key=lambda network: network[1]):
+        number = int.from_bytes(packed, "big")
+        inside = any(number >> 128 - wide == int.from_bytes(base, "big") >> 128 - wide for base, wide in kept)
+        if not inside:
+            kept.append((packed, length))
+    return sorted(kept)
+
+
+def _output_tail(spec: RulesetSpec, denied: AddressMap, allowed: AddressMap) -> list[str]:
+    rules = denied.rules()
+    if spec.doh_all:
+        rules.append("meta l4proto { tcp, udp } th dport 443 goto refuse")
+    else:
+        present = sorted({_family(network.packed) for network in spec.doh_networks})  # type: ignore[attr-defined]
+        rules += [
+            f"ip{'' if family == 4 else '6'} daddr @doh{family} meta l4proto {{ tcp, udp }} th dport 443 goto refuse"
+            for family in present
+        ]
+    rules.append(f"ct direction original ct mark {spec.flow_mark:#010x} accept")
+    rules += allowed.rules()
+    for index in range(len(spec.classes)):
+        rules += [f"ip daddr @learned4_{index} jump class_{index}", f"ip6 daddr @learned6_{index} jump class_{index}"]
+    if spec.default_allow:
+        rules += _open_default(spec)
+    return [*rules, "goto refuse"]
+
+
+def _open_default(spec: RulesetSpec) -> list[str]:
+    """An address learned under a restriction is held to it; anything else is open, but for DNS over TLS."""
+    from policies.ports import EVERYTHING
+
+    rules = []
+    for index, ports in enumerate(spec.classes):
+        if EVERYTHING.minus(ports):
+            rules += [f"ip daddr @learned4_{index} goto refuse", f"ip6 daddr @learned6_{index} goto refuse"]
+    return rules + port_rules(EVERYTHING, "goto open")
+
+
+def _doh_sets(spec: RulesetSpec) -> Iterable[str]:
+    families: dict[int, list[str]] = {4: [], 6: []}
+    for network in () if spec.doh_all else spec.doh_networks:
+        packed, length = network.packed, network.length  # type: ignore[attr-defined]
+        families[_family(packed)].append(f"{show(packed)}/{length}")
+    for family, elements in families.items():
+        if elements:
+            yield from _set(f"doh{family}", _ADDRESS[family], elements, "interval\n\t\tauto-merge")
+
+
+def _learned(index: int, entries: Sequence[tuple[bytes, int]]) -> Iterable[str]:
+    families: dict[int, list[str]] = {4: [], 6: []}
+    for packed, left in entries:
+        families[_family(packed)].append(f"{show(packed)} timeout {max(left, 1)}ms")
+    for family, elements in families.items():
+        yield f"\tset learned{family}_{index} {{"
+        yield f"\t\ttype {_ADDRESS[family]}"
+        yield f"\t\tsize {LEARNED_SIZE}"
+        yield "\t\tflags timeout"
+        if elements:
+            yield "\t\telements = { " + ", ".join(elements) + " }"
+        yield "\t}"
+
+
+def _input(site: Site, exemption: Exemption | None) -> Iterable[str]:
+    rules = []
+    if exemption is not None and site.socket_match:
+        # Through a redirect of its own the sandbox can make a packet that claims to come from our resolver.
+        rules.append(f'iifname "lo" fib saddr type != local socket mark {exemption.mark:#010x} drop')
+    # A flow that was cut, or that is older than we are, must not come back as one from outside.
+    rules.append('iifname != "lo" ct state new tcp flags & (fin | syn | rst | ack) != syn drop')
+    yield from chain("input", rules, _base("input", 0, "accept"))
+
+
+def _forward() -> Iterable[str]:
+    yield from chain("forward", ["drop"], _base("forward", 0, "drop"))
+
+
+def _stamp(site: Site, exemption: Exemption | None, stamp: Exemption) -> Iterable[str]:
+    """The last word of the IP path. Without the last door, at least our exemption doesn't leave on our packets."""
+    rules = []
+    if site.raw != "none":
+        rules = [f"meta mark set {stamp.mark:#010x} meta priority set {_priority(stamp.priority)}"]
+    elif exemption is not None:
+        mark = f"meta mark {exemption.mark:#010x} meta priority {_priority(exemption.priority)}"
+        rules = [f"{mark} meta mark set 0 meta priority set 0:0"]
+    yield from chain("stamp", rules, _base("postrouting", TOP, "accept"))
+
+
+# -- flows that were cut ---------------------------------------------------------------------------------------------
+def _cut_table() -> list[str]:
+    """Before anything accepts on state: in both directions, renewed by each packet stopped, or the peer's next
+    datagram after the time-out opened the flow again, as one from outside."""
+    lines = [f"table inet {CUT_TABLE} {{"]
+    for family in (4, 6):
+        address = _ADDRESS[family]
+        lines += [
+            f"\tset cut{family} {{",
+            f"\t\ttype {address} . inet_proto . inet_service . {address} . inet_service",
+            f"\t\tsize {CUT_SIZE}",
+            "\t\tflags dynamic,timeout",
+            f"\t\ttimeout {CUT_SECONDS}s",
+            "\t}",
+        ]
+    lines += chain("refuse", [])
+    lines += chain("cut_in", [], _base("prerouting", -290, "accept"))
+    lines += chain("cut_out", [], _base("output", -10, "accept"))
+    lines.append("}")
+    lines += [f"flush chain inet {CUT_TABLE} {name}" for name in ("refuse", "cut_in", "cut_out")]
+    into, out = [], []
+    for family in (4, 6):
+        ip = "ip" if family == 4 else "ip6"
+        arriving = f"{ip} daddr . meta l4proto . th dport . {ip} saddr . th sport"
+        leaving = f"{ip} saddr . meta l4proto . th sport . {ip} daddr . th dport"
+        renewed = f"timeout {CUT_SECONDS}s"
+        into.append(f'iifname != "lo" {arriving} @cut{family} update @cut{family} {{ {arriving} {renewed} }} drop')
+        out.append(f"{leaving} @cut{family} update @cut{family} {{ {leaving} {renewed} }} goto refuse")
+    lines.append(f"table inet {CUT_TABLE} {{")
+    lines += chain("refuse", ["counter", *_REFUSE])
+    lines += chain("cut_in", into)
+    lines += chain("cut_out", out)
+    lines.append("}")
+    return lines
+
+
+# -- the last door ---------------------------------------------------------------------------------------------------
+def netdev(site: Site, stamp: Exemption) -> list[str]:
+    """The netdev table for `site`. With "prefix" the base chain is already there: only a netlink message of our own
+    can make it (`devices.py`), and here it is filled."""
+    if site.raw == "none":
+        return _gone("netdev", TABLE)
+    mark = f"meta mark {stamp.mark:#010x} meta priority {_priority(stamp.priority)}"
+    rules = [f"{mark} meta mark set 0 meta priority set 0:0 accept"]
+    if site.own4:
+        # The frame's own type, not only what the packet socket claims it to be; nothing behind the 28 octets of ARP
+        # but the padding to an Ethernet frame.
+        rules.append(
+            "ether type arp meta protocol arp arp htype 1 arp ptype ip arp hlen 6 arp plen 4 "
+            "arp operation { request, reply } arp saddr ip @own4 meta length <= 64 accept"
+        )
+    rules.append("counter drop")
+    own = list(_set("own4", "ipv4_addr", [show(packed) for packed in dict.fromkeys(site.own4)])) if site.own4 else []
+    if site.raw == "devices":
+        names = ", ".join(f'"{name}"' for name in site.devices)
+        base = f"type filter hook egress devices = {{ {names} }} priority {TOP}; policy drop;"
+        return [*_gone("netdev", TABLE), f"table netdev {TABLE} {{", *own, *chain("egress", rules, base), "}"]
+    flush = [f"flush chain netdev {TABLE} egress"]
+    if own:
+        flush += [f"add set netdev {TABLE} own4 {{ type ipv4_addr; }}", f"flush set netdev {TABLE} own4"]
+    return [*flush, f"table netdev {TABLE} {{", *own, *chain("egress", rules), "}"]
+
+

@@ -1,0 +1,74 @@
+"""What stands in the kernel: is a table of ours there and whole, and which policy is it.
+
+Read by netlink messages of our own, in a fraction of a millisecond: this decides at start whether to lock down, and
+it is looked at again while serving, because somebody may remove tables that he takes for his.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from egress.firewall.nfnetlink import DUMP, GETCHAIN, GETTABLE, INET, NETDEV, attributes, dump, message
+from egress.firewall.ruleset import TABLE
+
+if TYPE_CHECKING:
+    import socket
+
+_DORMANT = 0x1
+_DROP, _ACCEPT = 0, 1
+_FORWARD, _OUTPUT = 2, 3  # NF_INET_*
+_EGRESS = 1  # NF_NETDEV_EGRESS
+
+Snapshot = dict[tuple[int, str], tuple[int, int, int]]
+"""(family, chain) -> (hook, policy, rules and references) of every chain of ours; hook -1 for a chain without one."""
+
+
+class Standing(NamedTuple):
+    """An intact table of ours."""
+
+    mode: str  # "dns+nft", "dns" or "lockdown"
+    digest: str  # of its policy, as the load gave it
+    raw: bool  # the last door stands too
+
+
+def snapshot(sock: socket.socket) -> Snapshot:
+    """Our chains as they are. Raises FirewallError."""
+    chains: Snapshot = {}
+    for family in (INET, NETDEV):
+        asleep = False
+        for _, body in dump(sock, message(GETTABLE, DUMP, 1, family, b""), 1):
+            fields = attributes(body)
+            if _text(fields.get(1)) == TABLE:
+                asleep = bool(int.from_bytes(fields.get(2, b""), "big") & _DORMANT)
+        if asleep:
+            continue
+        for _, body in dump(sock, message(GETCHAIN, DUMP, 2, family, b""), 2):
+            fields = attributes(body)
+            if _text(fields.get(1)) != TABLE:
+                continue
+            hook, policy = -1, _ACCEPT
+            if 4 in fields:
+                hook = int.from_bytes(attributes(fields[4])[1], "big")
+                policy = int.from_bytes(fields.get(5, b"\1"), "big")
+            chains[(family, _text(fields.get(3)))] = (hook, policy, int.from_bytes(fields.get(6, b""), "big"))
+    return chains
+
+
+def judge(chains: Snapshot) -> Standing | None:
+    """The table that these chains make, or None when it isn't whole."""
+    digest = next((name[7:] for family, name in chains if family == INET and name.startswith("policy_")), "")
+    mode = next((name[5:].replace("_", "+") for family, name in chains if name.startswith("mode_")), "lockdown")
+    output = chains.get((INET, "output"), (-1, _ACCEPT, 0))
+    if not digest or output[0] != _OUTPUT or output[2] < 3 or (INET, "raw_out") not in chains:
+        return None
+    raw = chains.get((NETDEV, "egress"), (-1, _ACCEPT, 0))
+    guarded = raw[0] == _EGRESS and raw[1] == _DROP and raw[2] > 0
+    if mode != "dns":
+        forward = chains.get((INET, "forward"), (-1, _ACCEPT, 0))
+        if output[1] != _DROP or forward[:2] != (_FORWARD, _DROP):
+            return None
+    return Standing(mode, digest, guarded)
+
+
+def _text(data: bytes | None) -> str:
+    return data.rstrip(b"\0").decode(errors="replace") if data else ""
