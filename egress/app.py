@@ -58,10 +58,8 @@ class Plan(NamedTuple):
 def prepare(config: Config, firewall: Firewall, sockets: Sockets) -> Plan:
     """Check what can be checked before the first fork. Raises ConfigError."""
     capabilities = firewall.capabilities()
-    if "raw" in config.require and capabilities.raw != "prefix":
-        raise ConfigError(
-            "OPENSANDBOX_EGRESS_REQUIRE", f"asks for raw, but this kernel guards raw sockets on {capabilities.raw} only"
-        )
+    if "raw" in config.require and capabilities.raw == "none":
+        raise ConfigError("OPENSANDBOX_EGRESS_REQUIRE", "asks for raw, but this kernel has no netdev egress hook")
     variables = read_variables(config)
     if config.rules:
         try:
@@ -216,6 +214,7 @@ class Worker:
     def _denied_packet(self, denied: Denied) -> None:
         names = self.guard.names_of(denied.destination)
         self.events.denied_packet(printable(denied.destination), denied.protocol, denied.port, ", ".join(names[:3]))
+
 
 def placement(config: Config, sockets: Sockets) -> Placement:
     """Where the ruleset finds our ports, and what the operator opened or closed beside the policy."""

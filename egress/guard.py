@@ -127,7 +127,9 @@ class Guard:
             self._remember(document, leases)
             return spec, leases, classes
 
-        def finished(result: tuple[RulesetSpec, Leases, dict[PortSet, int]] | None, error: BaseException | None) -> None:
+        def finished(
+            result: tuple[RulesetSpec, Leases, dict[PortSet, int]] | None, error: BaseException | None
+        ) -> None:
             if result is not None:
                 self._spec, self._leases, self._classes = result
                 self._compiled = compiled
@@ -256,7 +258,7 @@ class Guard:
         if stood_still > STALL:
             self._grant(self._leases.shift(stood_still, now), now)
 
-        def finished(active: set[bytes] | None, error: BaseException | None) -> None:
+        def finished(active: set[bytes] | None, _: BaseException | None) -> None:
             if active is None or self._loading:
                 return
             now = self.loop.now()

@@ -191,7 +191,9 @@ def dns_ports(udp: tuple[socket.socket, ...], tcp: tuple[socket.socket, ...]) ->
     return port(udp, socket.AF_INET), port(tcp, socket.AF_INET), port(udp, socket.AF_INET6), port(tcp, socket.AF_INET6)
 
 
-def _bound(family: int, kind: int, address: tuple[str, int], *, reuse: bool = False, dual: bool = False) -> socket.socket:
+def _bound(
+    family: int, kind: int, address: tuple[str, int], *, reuse: bool = False, dual: bool = False
+) -> socket.socket:
     sock = socket.socket(family, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
         if family == socket.AF_INET6:
@@ -211,7 +213,7 @@ def _bind_api(config: Config) -> socket.socket:
     address, port = config.http.address, config.http.port
     tries: list[tuple[int, str, bool]]
     if not address:
-        tries = [(socket.AF_INET6, "::", True), (socket.AF_INET, "0.0.0.0", False)]  # noqa: S104
+        tries = [(socket.AF_INET6, "::", True), (socket.AF_INET, "0.0.0.0", False)]
     else:
         family = socket.AF_INET if len(address) == 4 else socket.AF_INET6
         tries = [(family, socket.inet_ntop(family, address), False)]

@@ -15,7 +15,9 @@ def main(argv: list[str]) -> int:
     host, _, port = (os.environ.get("OPENSANDBOX_EGRESS_HTTP_ADDR") or ":18080").rpartition(":")
     host = host.strip("[]")
     try:
-        with socket.create_connection((host if host not in ("", "::", "0.0.0.0") else "127.0.0.1", int(port)), 2) as sock:  # noqa: S104
+        with socket.create_connection(
+            (host if host not in ("", "::", "0.0.0.0") else "127.0.0.1", int(port)), 2
+        ) as sock:
             sock.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             answer = b""
             while chunk := sock.recv(4096):

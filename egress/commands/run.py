@@ -58,10 +58,7 @@ exit code: the command's; 128 + N when signal N ended it; 125 when the sandbox c
 
 def main(argv: list[str], guard: Callable[[Seat], int] | None = None) -> int:
     """Run the command line; returns the exit code. `guard` is another guard than the real one (tests)."""
-    parser = _parser()
-    options = parser.parse_args(argv)
-    if not options.command:
-        parser.error("no command given; write it after --, as in: egress run --allow example.com -- curl example.com")
+    options = _parse(argv)
     quiet: bool = options.quiet
 
     def say(text: str) -> None:
@@ -249,6 +246,22 @@ class _Parser(argparse.ArgumentParser):
         raise SystemExit(USAGE)
 
 
+def _parse(argv: list[str]) -> argparse.Namespace:
+    """The options before the first `--`, the command after it; without one the first word that is no option."""
+    parser = _parser()
+    if "--" in argv:
+        at = argv.index("--")
+        options = parser.parse_args(argv[:at])
+        if options.command:
+            parser.error(f"{options.command[0]!r} stands before --: options go there, the command after it")
+        options.command = argv[at + 1 :]
+    else:
+        options = parser.parse_args(argv)
+    if not options.command:
+        parser.error("no command given; write it after --, as in: egress run --allow example.com -- curl example.com")
+    return options
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="egress run",
@@ -271,5 +284,5 @@ def _parser() -> argparse.ArgumentParser:
     add("--json", metavar="FILE|FD", default="", help="write what was refused as JSON to a file or open descriptor")
     add("--quiet", action="store_true", help="no notes and no summary on standard error")
     add("--verbose", action="store_true", help="say what was left out of the environment")
-    add("command", nargs="*", metavar="COMMAND", help=argparse.SUPPRESS)
+    add("command", nargs=argparse.REMAINDER, metavar="COMMAND", help=argparse.SUPPRESS)
     return parser

@@ -20,6 +20,7 @@ _LAYOUT: dict[int, tuple[int, int, int | None]] = {
     NS: (0, 1, 0), CNAME: (0, 1, 0), SOA: (0, 2, 20), PTR: (0, 1, 0), MX: (2, 1, 0), SRV: (6, 1, 0), DNAME: (0, 1, 0),
     SVCB: (2, 1, None), HTTPS: (2, 1, None),
 }  # fmt: skip
+_ADDRESS = {A: 4, AAAA: 16}
 _DNSSEC = frozenset((24, 25, 30, 43, 46, 47, 48, 50, 51, 59, 60, 32769))  # validation is the resolver's job
 _HIDDEN = frozenset((4, 5, 6, 7))  # SvcParamKeys: ipv4hint, ech, ipv6hint, dohpath
 _MANDATORY = 0
@@ -64,8 +65,9 @@ def parse_answer(data: bytes, question: bytes, name: str) -> Answer:
             if end > len(data):
                 raise WireError("a record ends beyond the message")
             if rclass == IN and rtype not in _DNSSEC:
-                if rtype == A or rtype == AAAA:
-                    if length != (4 if rtype == A else 16):
+                octets = _ADDRESS.get(rtype)
+                if octets is not None:
+                    if length != octets:
                         raise WireError(f"an address of {length} octets")
                     rdata = data[at:end]
                 else:

@@ -217,10 +217,8 @@ class Interceptor:
             own = tuple(scrubbed)
         records = links + own
         if own or (qtype == CNAME and links):
-            return Outcome(
-                answer.rcode, records, (), tuple(teaches), ports, chain, min(record.ttl for record in records), "", note,
-                None,
-            )  # fmt: skip
+            ttl = min(record.ttl for record in records)
+            return Outcome(answer.rcode, records, (), tuple(teaches), ports, chain, ttl, "", note)
         negative = answer.negative_ttl
         authority = (answer.soa,) if answer.soa is not None and negative is not None else ()
         ttl = min(negative or 0, NEGATIVE_MOST, *(record.ttl for record in links), NEGATIVE_MOST)

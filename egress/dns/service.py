@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterable, Sequence
 
-    from egress.dns.upstream import Answered, Question, Upstream
     from egress.dns.answer import Answer
+    from egress.dns.upstream import Answered, Question, Upstream
     from egress.dns.wire import Query
     from egress.firewall.leases import Grant, Leases
     from egress.loop import Loop
@@ -126,14 +126,14 @@ class Service:
         query = wire.parse_query(data)
         if query is None:
             return
-        if type(query) is bytes:
+        if isinstance(query, bytes):
             self._send(out, query, address)
             return
         if limit == UDP_LIMIT and query.size < limit:
             limit = max(512, query.size)
         interceptor = self.interceptor
         decided = interceptor.on_query(query, now, limit)
-        if type(decided) is Ask:
+        if isinstance(decided, Ask):
             upstream = self.upstream
             if upstream is None:
                 self._send(out, wire.error(query, SERVFAIL, NOT_READY, "the guard is not ready"), address)

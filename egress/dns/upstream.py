@@ -277,12 +277,12 @@ class Upstream:
                 continue
             question = channel.ids.get(data[0] << 8 | data[1]) if len(data) > 12 else None
             if question is None:
-                self._stray(channel, now)
+                self._stray(channel)
                 continue
             try:
                 answer = parse_answer(data, question.body, question.name)
             except WireError:
-                self._stray(channel, now)
+                self._stray(channel)
                 continue
             health = self.health[channel.server]
             health.failures = 0
@@ -303,14 +303,14 @@ class Upstream:
         self._send(question, self._choose(question.tried), now)
         return True
 
-    def _stray(self, channel: _Channel, now: float) -> None:
+    def _stray(self, channel: _Channel) -> None:
         """Not an answer to anything we asked: late, or a guess. A port that is guessed at is given up."""
         self.stray_packets += 1
         channel.strays += 1
         if channel.strays >= STRAYS and not channel.retired:
-            self._move(channel, now)
+            self._move(channel)
 
-    def _move(self, channel: _Channel, now: float) -> None:
+    def _move(self, channel: _Channel) -> None:
         self._retire(channel)
         for question in list(channel.ids.values()):
             self._over_tcp(question, channel.server)
@@ -420,9 +420,7 @@ class _Stream:
 
     __slots__ = ("_buffer", "_done", "_loop", "_out", "_sock", "ident")
 
-    def __init__(
-        self, loop: Loop, sock: socket.socket, message: bytes, done: Callable[[bytes | None], None]
-    ) -> None:
+    def __init__(self, loop: Loop, sock: socket.socket, message: bytes, done: Callable[[bytes | None], None]) -> None:
         self.ident = message[:2]
         self._loop = loop
         self._sock = sock

@@ -130,9 +130,7 @@ def parse_query(data: bytes) -> Query | bytes | None:
             udp = 512
     elif length != end:
         return _bad(ident, flags)
-    query = Query(
-        ident, flags, name, data[at + 1] << 8 | data[at + 2], data[12:end], edns, udp, plain
-    )
+    query = Query(ident, flags, name, data[at + 1] << 8 | data[at + 2], data[12:end], edns, udp, plain)
     if extended >> 16 & 0xFF:  # an EDNS version that does not exist yet (RFC 6891 §6.1.3)
         return _head(query, 0, 0, 0, 1) + query.question + _OPT.pack(0, OPT, SIZE, BADVERS >> 4 << 24, 0)
     if data[at + 3] or data[at + 4] != IN:
@@ -224,9 +222,7 @@ class Template:
         return head + query.question + self._aged + opt
 
 
-def render(
-    name: str, records: Sequence[Record], *, rcode: int = 0, authority: Sequence[Record] = ()
-) -> Template:
+def render(name: str, records: Sequence[Record], *, rcode: int = 0, authority: Sequence[Record] = ()) -> Template:
     """An answer to a question about `name`, owners compressed against the question and earlier CNAME targets."""
     start = 12 + len(encode_name(name)) + 4
     known = {name: 12} if name else {}

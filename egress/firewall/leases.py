@@ -95,7 +95,8 @@ class Leases:
         if address is None:
             if len(self._addresses) >= self.capacity:
                 self._make_room(name, now)
-            address = self._addresses[packed] = self._lingering.pop(packed, None) or _Address()
+            lingering = self._lingering.pop(packed, None)
+            address = self._addresses[packed] = _Address() if lingering is None else lingering
         names = address.names
         known = names.get(name)
         if known is None and len(names) >= NAMES_PER_ADDRESS:
