@@ -100,14 +100,16 @@ class Firewall:
 
     def standing(self) -> Standing | None:
         """The intact table of ours, or None."""
-        with self.namespace.netlink(NETLINK_NETFILTER) as sock:
-            return judge(snapshot(sock))
+        return judge(snapshot(self._open_reader()))
 
     def intact(self) -> bool:
         """Does what was loaded last still stand? A fraction of a millisecond."""
+        return bool(self._snapshot) and snapshot(self._open_reader()) == self._snapshot
+
+    def _open_reader(self) -> socket.socket:
         if self._reader is None:
             self._reader = self.namespace.netlink(NETLINK_NETFILTER)
-        return bool(self._snapshot) and snapshot(self._reader) == self._snapshot
+        return self._reader
 
     def _apply(self, write: Callable[[Site], str], *, keep: bool = False) -> None:
         believed = self._site or self._survey(None)
@@ -122,8 +124,11 @@ class Firewall:
                 self._run(write(site), site, keep=keep)
             except FirewallError as again:
                 raise again from error
-        with self.namespace.netlink(NETLINK_NETFILTER) as sock:
-            self._snapshot = snapshot(sock)
+        if keep:
+            self._snapshot = snapshot(self._open_reader())
+        else:
+            with self.namespace.netlink(NETLINK_NETFILTER) as sock:
+                self._snapshot = snapshot(sock)
 
     def _run(self, text: str, site: Site, *, keep: bool) -> None:
         if site.raw == "prefix":
@@ -207,6 +212,13 @@ class Firewall:
             self._writer.close()
         self._writer = SetWriter(self.namespace, TABLE)
         return self._writer
+
+    def close(self) -> None:
+        """Close every socket; the ruleset stands."""
+        for sock in (self._reader, self._log, self._watch, self._writer):
+            if sock is not None:
+                sock.close()
+        self._reader = self._log = self._watch = self._writer = None
 
     def write_learned(self, entries: Iterable[tuple[int, bytes, int]]) -> None:
         """(class, packed, milliseconds) each, in one transaction, in the kernel when this returns. Raises SetFull,

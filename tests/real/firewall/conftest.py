@@ -1,0 +1,105 @@
+"""A firewall in the lab's sandbox, driven from the test's process; no sidecar, no policy, only packets."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from egress.firewall.guardhouse import Firewall
+from egress.firewall.ruleset import RulesetSpec
+from egress.netns import Exemption, Namespace
+from policies.address_plan import AddressRange
+from policies.ports import EVERYTHING, FULL, NOTHING, PortSet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lab import Lab
+
+WEB = PortSet(((80, 80),), ((443, 443),), False)
+RESOLVER = "203.0.113.53"
+RESOLVER6 = "2001:db8:113::53"
+
+
+def packed(text: str) -> bytes:
+    return ipaddress.ip_address(text).packed
+
+
+def part(prefix: str, *, deny: PortSet = NOTHING, allow: PortSet = NOTHING) -> AddressRange:
+    network = ipaddress.ip_network(prefix)
+    return AddressRange(network[0].packed, network[-1].packed, deny, allow)
+
+
+def secret() -> Exemption:
+    return Exemption(int.from_bytes(os.urandom(4)) | 1, int.from_bytes(os.urandom(4)) | 1)
+
+
+class Guarded:
+    """The lab's sandbox behind a firewall, with listening sockets where intercepted DNS arrives."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.namespace = Namespace(lab.sandbox.fd)
+        self.firewall = Firewall(self.namespace)
+        self.exemption = secret()
+        self.listeners: dict[str, socket.socket] = {}
+        for name, family, kind, host in (
+            ("udp4", socket.AF_INET, socket.SOCK_DGRAM, "127.0.0.1"),
+            ("tcp4", socket.AF_INET, socket.SOCK_STREAM, "127.0.0.1"),
+            ("udp6", socket.AF_INET6, socket.SOCK_DGRAM, "::1"),
+            ("tcp6", socket.AF_INET6, socket.SOCK_STREAM, "::1"),
+        ):
+            sock = lab.sandbox.socket(family, kind)
+            sock.bind((host, 0))
+            if kind == socket.SOCK_STREAM:
+                sock.listen(8)
+            sock.settimeout(1.0)
+            self.listeners[name] = sock
+
+    def spec(self, **changes: Any) -> RulesetSpec:
+        ports = tuple(self.listeners[name].getsockname()[1] for name in ("udp4", "tcp4", "udp6", "tcp6"))
+        spec = RulesetSpec(
+            mode="dns+nft",
+            default_allow=False,
+            plan=(),
+            classes=(EVERYTHING, WEB),
+            learned={},
+            upstreams=((packed(RESOLVER), 53), (packed(RESOLVER6), 53)),
+            exempt=(),
+            doh_all=False,
+            doh_networks=(),
+            dns_ports=ports,  # type: ignore[arg-type]
+            own=(),
+            exemption=self.exemption,
+            stamp=secret(),
+            flow_mark=secret().mark,
+        )
+        return spec._replace(**changes)
+
+    def load(self, **changes: Any) -> RulesetSpec:
+        spec = self.spec(**changes)
+        self.firewall.load(spec)
+        return spec
+
+    def learn(self, address: str, index: int = 0, seconds: float = 60) -> None:
+        self.firewall.write_learned([(index, packed(address), int(seconds * 1000))])
+
+    def close(self) -> None:
+        self.firewall.close()
+        for sock in self.listeners.values():
+            sock.close()
+
+
+@pytest.fixture
+def guarded(lab: Lab) -> Iterator[Guarded]:
+    """The sandbox before any ruleset: call `firewall.lock()` or `load()`."""
+    fixture = Guarded(lab)
+    yield fixture
+    fixture.close()
+
+
+__all__ = ["EVERYTHING", "FULL", "NOTHING", "RESOLVER", "RESOLVER6", "WEB", "Guarded", "packed", "part", "secret"]
