@@ -17,7 +17,8 @@ from egress.isolation import syscalls as sys_
 
 HOOK = "/tmp/network"  # noqa: S108 - in a mount namespace of this helper's own, on a fresh tmpfs
 INSTALL = "install pasta (Debian: apt-get install passt) or slirp4netns"
-FOLDERS = ("/usr/local/bin", "/usr/bin", "/usr/sbin", "/bin")  # looked into besides PATH
+PROGRAMS: tuple[str, ...] = ("pasta", "slirp4netns")  # the first that is installed is used
+FOLDERS: tuple[str, ...] = ("/usr/local/bin", "/usr/bin", "/usr/sbin", "/bin")  # looked into besides PATH
 START_WITHIN = 10.0  # seconds
 
 
@@ -40,7 +41,7 @@ class Helper(NamedTuple):
 def find() -> tuple[Helper | None, str]:
     """The program to use, or None and one line that says what is missing and what to do."""
     path = os.pathsep.join((os.environ.get("PATH", os.defpath), *FOLDERS))
-    for name in ("pasta", "slirp4netns"):
+    for name in PROGRAMS:
         found = shutil.which(name, path=path)
         if found:
             if not os.access("/dev/net/tun", os.R_OK | os.W_OK):

@@ -81,8 +81,8 @@ def listening_sockets() -> list[str]:
         with open("/proc/net/unix", encoding="utf-8", errors="surrogateescape") as file:
             next(file, None)
             for line in file:
-                words = line.rstrip("\n").split(" ", 7)[-1].lstrip().split(" ", 1)
-                path = words[1] if len(words) == 2 else ""
+                words = line.rstrip("\n").split(None, 7)  # the inode before the path is padded or not
+                path = words[7] if len(words) == 8 else ""
                 if path.startswith("/"):
                     found.append(path)
     except OSError:

@@ -40,6 +40,7 @@ class Caller:
         self.uid = uid
         self.home = home
         self.lab = lab
+        self.helper = ""  # the one network program that is looked for
         self.started: list[subprocess.Popen[str]] = []
 
     @property
@@ -83,6 +84,7 @@ class Caller:
             "HOME": str(self.home),
             "PYTHONPATH": f"{self.project}{os.pathsep}{packages}",
             "PYTHONDONTWRITEBYTECODE": "1",
+            **({"HELPER": self.helper} if self.helper else {}),
             **more,
         }
 
@@ -150,12 +152,15 @@ def caller(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Caller]:
     yield from _caller(request.param, tmp_path, None)
 
 
-@pytest.fixture(params=["root", "ordinary"])
+@pytest.fixture(params=[f"{user}-{helper}" for user in ("root", "ordinary") for helper in ("pasta", "slirp4netns")])
 def connected(request: pytest.FixtureRequest, tmp_path: Path, lab: Lab) -> Iterator[Caller]:
-    """`egress run` on a host whose network is the lab's: an internet that answers."""
-    if not any(shutil.which(name, path=search_path()) for name in ("pasta", "slirp4netns")):
-        pytest.skip("neither pasta nor slirp4netns is installed")
-    yield from _caller(request.param, tmp_path, lab)
+    """`egress run` on a host whose network is the lab's, an internet that answers; with each network program."""
+    user, _, helper = request.param.partition("-")
+    if not shutil.which(helper, path=search_path()):
+        pytest.skip(f"{helper} is not installed")
+    for found in _caller(user, tmp_path, lab):
+        found.helper = helper
+        yield found
 
 
 def _caller(kind: str, folder: Path, lab: Lab | None) -> Iterator[Caller]:

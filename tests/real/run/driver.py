@@ -2,7 +2,8 @@
 
 `driver.py MODE ARGUMENT ...`; the arguments are those of `egress run`. The stand-in locks the sandbox's network with a
 table of its own and says what it sees, as lines "note KEY VALUE" on standard error. Modes: `closed` rejects everything
-off loopback, `open` nothing; `mortal` dies soon after the start; `slow` takes its time at each step.
+off loopback, `open` nothing; `mortal` dies soon after the start; `slow` takes its time at each step. With HELPER in
+the environment only that network program is looked for.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import time
 from typing import TYPE_CHECKING
 
 from egress.commands import run
-from egress.isolation import privileges
+from egress.isolation import connectivity, privileges
 
 if TYPE_CHECKING:
     from egress.isolation.guard import Seat
@@ -36,6 +37,9 @@ table inet sp_stand_in {
 def main() -> int:
     """Run the rest of the command line with the stand-in that the first word names."""
     mode = sys.argv[1]
+    helper = os.environ.get("HELPER")
+    if helper:
+        connectivity.PROGRAMS = (helper,)
 
     def note(seat: Seat, key: str, value: object) -> None:
         seat.warn(f"note {key} {json.dumps(value)}")

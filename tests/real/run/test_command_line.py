@@ -20,6 +20,8 @@ def test_help_teaches_and_says_what_is_not_contained(caller: Any) -> None:
     ("arguments", "words"),
     [
         ((), "no command"),
+        (("--",), "no command"),
+        (("word", "--", "true"), "'word' stands before --"),
         (("--allow",), "--allow"),
         (("--allow", "a..example.com", "--", "true"), "--allow"),
         (("--deny", "", "--", "true"), "--deny"),
@@ -36,6 +38,11 @@ def test_a_wrong_command_line_is_refused_in_one_line(caller: Any, arguments: tup
     done = caller.run("closed", *arguments)
     assert (done.returncode, words in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr
     assert done.stdout == ""
+
+
+def test_the_two_dashes_may_be_left_out_and_belong_to_the_command_after_the_first(caller: Any) -> None:
+    assert caller.run("closed", "--offline", "--quiet", "echo", "-n", "--quiet").stdout == "--quiet"
+    assert caller.run("closed", "--offline", "--quiet", "--", "echo", "--", "--help").stdout == "-- --help\n"
 
 
 def test_rules_stand_in_their_order(caller: Any, read_notes: Any) -> None:

@@ -133,7 +133,8 @@ def test_loopback_of_the_host_is_not_reached_without_any_rule(connected: Any) ->
         words = [f"tcp={place}/{number}" for place in places]
         found, _ = connected.probe("tcp=198.51.100.10/80", "tcp=2001:db8:100::10/80", *words, mode="open", options=())
     assert found.pop("tcp=198.51.100.10/80") == "connected"
-    assert found.pop("tcp=2001:db8:100::10/80") == "connected"
+    sixth = found.pop("tcp=2001:db8:100::10/80")
+    assert sixth == "connected" or connected.helper == "slirp4netns"  # which waits for a router's word first
     assert "connected" not in found.values()
     assert len(found) == len(words)
 
@@ -145,7 +146,13 @@ def test_the_gateway_does_not_stand_for_the_host(connected: Any) -> None:
         sock.listen()
         sock.settimeout(0.2)
         number = sock.getsockname()[1]
-        connected.probe(f"tcp={lab.link.gateway}/{number}", f"tcp=10.0.2.2/{number}", mode="open", options=())
+        connected.probe(
+            f"tcp={lab.link.gateway}/{number}",
+            f"tcp=10.0.2.2/{number}",
+            f"tcp=10.0.2.3/{number}",
+            mode="open",
+            options=(),
+        )
         with pytest.raises(TimeoutError):
             sock.accept()
         assert connected.outside(f"tcp=127.0.0.1/{number}") == {f"tcp=127.0.0.1/{number}": "connected"}
@@ -155,7 +162,8 @@ def test_the_gateway_does_not_stand_for_the_host(connected: Any) -> None:
 def test_nothing_leaves_a_locked_sandbox(connected: Any) -> None:
     words = ("tcp=198.51.100.10/80", "tcp=2001:db8:100::10/80")
     found, _ = connected.probe(*words, mode="closed", options=())
-    assert found == dict.fromkeys(words, "ECONNREFUSED")
+    assert found.pop(words[0]) == "ECONNREFUSED"
+    assert found.pop(words[1]) == ("ECONNREFUSED" if connected.helper == "pasta" else "ENETUNREACH")
 
 
 def test_no_capability_and_no_way_back(caller: Any) -> None:
