@@ -1,7 +1,7 @@
 """Every module imports alone, and the sidecar's way to its first answer imports little.
 
 A module that only works after another one has been imported hides a circle. A heavy module on the sidecar's way costs
-every sandbox: asyncio alone is 44 ms and 11 MB (docs/decisions/0001-the-sidecars-own-reactor.md).
+every sandbox: asyncio alone is 44 ms and 10 MB (docs/decisions/0001-the-sidecars-own-reactor.md).
 """
 
 from __future__ import annotations
