@@ -37,7 +37,7 @@ class Seat(NamedTuple):
     locked: Callable[[], None]
     ready: Callable[[], None]
     warn: Callable[[str], None]  # one line for the person in front
-    denied_name: Callable[[str, str, str], None]  # name, reason, rule ("" = the default)
+    denied_name: Callable[[str, str, str], None]  # name, reason, rule's place ("default" = none matched)
     denied_packet: Callable[[str, str, int, Sequence[str]], None]  # address, protocol, port (0 = none), names of it
 
 

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 MOST = 1000  # distinct refusals that are counted apart; what comes after is counted together
+DEFAULT = "default"  # the "rule" of a refusal that no rule made: one that allows would be the first to match
 SHOWN = 20  # lines of the summary
 
 
@@ -26,8 +27,9 @@ class Report:
                 if self._full():
                     return
                 entry = self._names[name] = {
-                    "name": name, "count": 0, "reason": message["reason"], "rule": message["rule"],
-                    "allow": "" if message["rule"] else f"--allow {name}",
+                    "name": name, "count": 0, "reason": str(message["reason"]).removeprefix(f"{name}: "),
+                    "rule": message["rule"],
+                    "allow": f"--allow {name}" if message["rule"] == DEFAULT else "",
                 }  # fmt: skip
             entry["count"] += 1
         elif message["kind"] == "packet":

@@ -11,7 +11,7 @@ from egress.isolation import report as report_module
 from egress.isolation.report import Report, place
 
 
-def name(text: str, rule: str = "") -> dict[str, Any]:
+def name(text: str, rule: str = "default") -> dict[str, Any]:
     return {"kind": "name", "name": text, "reason": "no rule allows it", "rule": rule}
 
 
@@ -39,6 +39,7 @@ def test_counts_and_order() -> None:
     [
         (name("api.example.com"), "--allow api.example.com"),
         (name("api.example.com", rule="--deny api.example.com"), ""),  # another --allow would not win over it
+        (name("bad name.example.com", rule=""), ""),  # no rule opens what is refused for its form
         (packet("192.0.2.1", "tcp", 443), "--allow 192.0.2.1:443"),
         (packet("2001:db8::1", "udp", 443), "--allow [2001:db8::1]:443"),
         (packet("192.0.2.1", "tcp", 8443, "api.example.com"), "--allow api.example.com:8443"),

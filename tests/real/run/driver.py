@@ -59,7 +59,7 @@ def main() -> int:
         if mode == "slow":
             time.sleep(0.3)
         note(seat, "ready", time.monotonic())
-        seat.denied_name("denied.example.com", "no rule allows it", "")
+        seat.denied_name("denied.example.com", "denied.example.com: default deny", "default")
         seat.ready()
         if mode == "mortal":
             time.sleep(0.5)

@@ -92,7 +92,7 @@ def test_quiet_says_nothing_and_json_everything(caller: Any) -> None:
     assert json.loads(target.read_text()) == {
         "exitCode": 6,
         "deniedNames": [
-            {"name": "denied.example.com", "count": 1, "reason": "no rule allows it", "rule": "",
+            {"name": "denied.example.com", "count": 1, "reason": "default deny", "rule": "default",
              "allow": "--allow denied.example.com"}
         ],
         "deniedPackets": [
