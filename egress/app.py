@@ -33,7 +33,9 @@ from policies.model import PolicyError
 
 if TYPE_CHECKING:
     from egress.config import Config
+    from egress.control.api import Api
     from egress.control.rulefiles import AlwaysRules
+    from egress.control.server import Server as ApiServer
     from egress.control.sources import Always, Variables
     from egress.dns.interceptor import Denial
     from egress.firewall.guardhouse import Firewall
@@ -98,7 +100,7 @@ class Worker:
         )
         self.store = PolicyStore(self.loop, self.guard, plan.file)
         self.rule_files = RuleFiles(self.loop, self._rules_changed, self.log.warn)
-        self._api: object = None
+        self._api_started = False
 
     def run(self) -> int:
         self.rule_files.load()
@@ -188,18 +190,28 @@ class Worker:
         self.loop.call_later(self.config.probe_interval, self._probe)
 
     def _start_api(self) -> None:
-        """Imported only now: DNS answers already."""
-        if self._api is not None:
+        """Imported only now, and beside the loop: DNS answers already, and goes on."""
+        if self._api_started:
             return
-        from egress.control.api import Api
-        from egress.control.server import Server as ApiServer
+        self._api_started = True
 
-        config = self.config
-        server = ApiServer(self.loop, Api(self.loop, self.store, config.token, config.max_rules, self.events))
-        server.listen(self.plan.sockets.api)
-        if self.plan.sockets.unix is not None:
-            server.listen(self.plan.sockets.unix)
-        self._api = server
+        def load() -> tuple[type[Api], type[ApiServer]]:
+            from egress.control.api import Api
+            from egress.control.server import Server as ApiServer
+
+            return Api, ApiServer
+
+        def loaded(result: tuple[type[Api], type[ApiServer]] | None, error: BaseException | None) -> None:
+            if result is None:
+                self.log.error("the control API cannot be loaded", error=str(error))
+                return
+            config = self.config
+            server = result[1](self.loop, result[0](self.loop, self.store, config.token, config.max_rules, self.events))
+            server.listen(self.plan.sockets.api)
+            if self.plan.sockets.unix is not None:
+                server.listen(self.plan.sockets.unix)
+
+        self.loop.run_in_thread(load, loaded)
 
     def _probe(self) -> None:
         self.loop.call_later(self.config.probe_interval, self._probe)
@@ -213,7 +225,8 @@ class Worker:
 
     def _denied_packet(self, denied: Denied) -> None:
         names = self.guard.names_of(denied.destination)
-        self.events.denied_packet(printable(denied.destination), denied.protocol, denied.port, ", ".join(names[:3]))
+        host = names[0] if names else ""
+        self.events.denied_packet(printable(denied.destination), denied.protocol, denied.port, host)
 
 
 def placement(config: Config, sockets: Sockets) -> Placement:

@@ -140,9 +140,12 @@ class Guard:
                 service.release()
             if result is None:
                 done(error)
+            elif self.loaded:
+                self._cut(done)  # the answer to a change says that it holds, for open flows too
             else:
                 self.loaded = True
-                self._cut(done)
+                done(None)  # at start nobody waits for that: first of all, DNS answers
+                self._cut(lambda _: None)
             if self._waiting and not self._loading:
                 self._waiting.pop(0)()
 

@@ -21,8 +21,7 @@ T = TypeVar("T")
 
 NETLINK_ROUTE, NETLINK_SOCK_DIAG, NETLINK_NETFILTER = 0, 4, 12
 _CLONE_NEWNET = 0x40000000
-_SO_MARK, _SO_PRIORITY, _SO_BINDTOIFINDEX = 36, 12, 62
-_LOOPBACK = 1  # the index of `lo` in every namespace
+_SO_MARK, _SO_PRIORITY = 36, 12
 _SOL_NETLINK, _NETLINK_CAP_ACK, _NETLINK_EXT_ACK = 270, 10, 11
 _RTMGRP_LINK, _RTMGRP_IPV4_IFADDR, _RTMGRP_IPV6_IFADDR = 0x1, 0x10, 0x100
 _RTM_NEWLINK, _RTM_NEWADDR, _RTM_NEWROUTE = 16, 20, 24
@@ -115,8 +114,9 @@ class Namespace:
     def connect(self, packed: bytes, port: int, kind: int, exemption: Exemption | None = None) -> socket.socket:
         """A non-blocking UDP or TCP socket to `packed`; for TCP the connection may still be in progress.
 
-        With an exemption it is bound to the device that leads there, when that isn't `lo`: a socket that takes packets
-        from one device only can't be answered by the sandbox over loopback, whatever address that answer claims.
+        With an exemption the ruleset lets its packets pass and keeps what comes over `lo` in the far end's name away
+        from it. (Binding it to the device would not: a packet to an own address counts as received on that address's
+        device, though it never left `lo`.)
         """
         family = socket.AF_INET if len(packed) == 4 else socket.AF_INET6
         sock = self.open(family, kind | socket.SOCK_NONBLOCK)
@@ -125,7 +125,6 @@ class Namespace:
                 # As bytes: these options are ints to Python, and half of the range is negative numbers.
                 sock.setsockopt(socket.SOL_SOCKET, _SO_MARK, struct.pack("=I", exemption.mark))
                 sock.setsockopt(socket.SOL_SOCKET, _SO_PRIORITY, struct.pack("=I", exemption.priority))
-                self._bind_to_device(sock, packed, exemption.mark)
             if kind == socket.SOCK_DGRAM:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 18)
             code = sock.connect_ex((socket.inet_ntop(family, packed), port))
@@ -135,31 +134,6 @@ class Namespace:
             sock.close()
             raise
         return sock
-
-    def _bind_to_device(self, sock: socket.socket, packed: bytes, mark: int) -> None:
-        try:
-            device = self.device_to(packed, mark)
-        except OSError:
-            return  # no route now: connect will say so
-        if device > _LOOPBACK:
-            try:
-                sock.setsockopt(socket.SOL_SOCKET, _SO_BINDTOIFINDEX, device)
-            except OSError:
-                pass  # before Linux 5.7 this takes CAP_NET_RAW; the ruleset's check of the socket's mark remains
-
-    def device_to(self, packed: bytes, mark: int = 0) -> int:
-        """The index of the device that leads to an address (RTM_GETROUTE); OSError where nothing does."""
-        family = socket.AF_INET if len(packed) == 4 else socket.AF_INET6
-        body = struct.pack("=BBBBBBBBI", family, 8 * len(packed), *([0] * 6), 0)
-        body += _ATTR.pack(4 + len(packed), 1) + packed + _ATTR.pack(8, 16) + struct.pack("=I", mark)
-        with self.netlink(NETLINK_ROUTE) as sock:
-            sock.send(_HEAD.pack(16 + len(body), _RTM_GETROUTE, _NLM_REQUEST, 1, 0) + body)
-            data = sock.recv(8192)
-        if _HEAD.unpack_from(data)[1] == _NLMSG_ERROR:
-            code = -int(struct.unpack_from("=i", data, 16)[0])
-            raise OSError(code, os.strerror(code))
-        device = _attributes(data[16:], 12).get(4)
-        return int(struct.unpack("=I", device)[0]) if device else 0
 
     # -- what is here ----------------------------------------------------------------------------------------------
     def devices(self) -> tuple[Device, ...]:

@@ -215,8 +215,8 @@ def _bind_api(config: Config) -> socket.socket:
     if not address:
         tries = [(socket.AF_INET6, "::", True), (socket.AF_INET, "0.0.0.0", False)]
     else:
-        family = socket.AF_INET if len(address) == 4 else socket.AF_INET6
-        tries = [(family, socket.inet_ntop(family, address), False)]
+        one = socket.AF_INET if len(address) == 4 else socket.AF_INET6
+        tries = [(one, socket.inet_ntop(one, address), False)]
     problem: OSError | None = None
     for family, host, dual in tries:
         # Reuse only where an earlier life's connections still linger: a bound port with it, not yet listening, can

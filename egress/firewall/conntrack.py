@@ -37,7 +37,7 @@ from egress.firewall.nfnetlink import (
     text,
 )
 from egress.firewall.ruleset import CUT_SECONDS, CUT_TABLE
-from egress.netns import NETLINK_NETFILTER, NETLINK_SOCK_DIAG
+from egress.netns import NETLINK_SOCK_DIAG
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -48,6 +48,7 @@ _CT_GET, _CT_DELETE = 1 << 8 | 1, 1 << 8 | 2  # NFNL_SUBSYS_CTNETLINK
 _DIAG_BY_FAMILY, _DESTROY = 20, 21
 _TCP_LISTEN = 1 << 10
 _TCP_ESTABLISHED = 1 << 1
+_CLOSED = 1 << 6 | 1 << 7  # TIME_WAIT, CLOSE
 _NO_COOKIE = b"\xff" * 8
 _PROTOCOLS = {socket.IPPROTO_TCP: "tcp", socket.IPPROTO_UDP: "udp", socket.IPPROTO_ICMP: "icmp", 58: "icmpv6"}
 
@@ -66,20 +67,19 @@ class Flow(NamedTuple):
     tracked: bytes  # its conntrack tuple as the kernel wrote it; empty when only a socket says that it is there
 
 
-def flows(namespace: Namespace) -> list[Flow]:
+def flows(namespace: Namespace, sock: socket.socket) -> list[Flow]:
     """Every flow that has an end outside: what conntrack knows, and connected sockets that it does not know of (they
     are older than the first ruleset). Who opened an untracked one is told by whether somebody listens on its port."""
     own = frozenset(address.packed for address in namespace.addresses())
     found = []
     seen = set()
-    with namespace.netlink(NETLINK_NETFILTER, receive=1 << 22) as sock:
-        for entry in _entries(sock):
-            flow = _flow(entry, own)
-            if flow is not None:
-                found.append(flow)
-                seen.add((flow.protocol, flow.local, flow.local_port, flow.remote, flow.remote_port))
+    for entry in _entries(sock):
+        flow = _flow(entry, own)
+        if flow is not None:
+            found.append(flow)
+            seen.add((flow.protocol, flow.local, flow.local_port, flow.remote, flow.remote_port))
     listening = {(kind, end.port) for kind, end, _, _ in _sockets(namespace, _TCP_LISTEN) if kind == "tcp"}
-    for kind, here, there, _ in _sockets(namespace, ~_TCP_LISTEN & 0xFFF):
+    for kind, here, there, _ in _sockets(namespace, ~(_TCP_LISTEN | _CLOSED) & 0xFFF):
         if not there.port or there.packed in own or there.packed[0] == 127 or not any(there.packed):
             continue
         if (kind, here.packed, here.port, there.packed, there.port) in seen:
@@ -89,19 +89,18 @@ def flows(namespace: Namespace) -> list[Flow]:
     return found
 
 
-def active(namespace: Namespace) -> set[bytes]:
+def active(namespace: Namespace, sock: socket.socket) -> set[bytes]:
     """The addresses outside that flows opened from inside lead to."""
     own = frozenset(address.packed for address in namespace.addresses())
     found = set()
-    with namespace.netlink(NETLINK_NETFILTER, receive=1 << 22) as sock:
-        for entry in _entries(sock):
-            fields = attributes(entry)
-            if fields.get(8, b"\0\0\0\0") == b"\0\0\0\0":
-                continue  # not accepted by a ruleset of ours as a flow to outside
-            addresses = attributes(attributes(fields[1])[1])
-            target = addresses.get(2) or addresses.get(4)
-            if target and target not in own:
-                found.add(target)
+    for entry in _entries(sock):
+        fields = attributes(entry)
+        if fields.get(8, b"\0\0\0\0") == b"\0\0\0\0":
+            continue  # not accepted by a ruleset of ours as a flow to outside
+        addresses = attributes(attributes(fields[1])[1])
+        target = addresses.get(2) or addresses.get(4)
+        if target and target not in own:
+            found.add(target)
     return found
 
 
@@ -152,16 +151,15 @@ def _flow(entry: bytes, own: frozenset[bytes]) -> Flow | None:
 
 
 # -- cutting ---------------------------------------------------------------------------------------------------------
-def cut(namespace: Namespace, doomed: Sequence[Flow]) -> None:
+def cut(namespace: Namespace, sock: socket.socket, doomed: Sequence[Flow]) -> None:
     """Cut these flows. Raises FirewallError when the tuples could not be set; the rest is done as far as it goes."""
     if not doomed:
         return
-    with namespace.netlink(NETLINK_NETFILTER) as sock:
-        for at in range(0, len(doomed), CHUNK):
-            _set_tuples(sock, doomed[at : at + CHUNK])
-        for flow in doomed:
-            if flow.tracked:
-                _forget(sock, flow)
+    for at in range(0, len(doomed), CHUNK):
+        _set_tuples(sock, doomed[at : at + CHUNK])
+    for flow in doomed:
+        if flow.tracked:
+            _forget(sock, flow)
     destroy(namespace, doomed)
 
 

@@ -46,7 +46,6 @@ class Capabilities(NamedTuple):
         words = {
             "nflog": "refused packets are counted but not told (no NFLOG)",
             "ct_timeout": "a flood of DNS queries can use up redirections for 30 s (no ct timeout objects)",
-            "socket_match": "our sockets are told from the sandbox's by their device only (no nft_socket)",
             "ip_options": "source-routed packets to allowed addresses pass (no IPv4 option matching)",
             "destroy": "programs are told of a cut connection only when they send (no SOCK_DESTROY)",
             "ipv6": "no ::1 here: IPv6 DNS is refused, not answered",
@@ -68,7 +67,9 @@ class Firewall:
         self._loaded: RulesetSpec | None = None
         self._stamp = Exemption(0, 0)
         self._writer: SetWriter | None = None
-        self._reader: socket.socket | None = None
+        self._nft = nft.Nft()
+        self._reader: socket.socket | None = None  # of the loop's thread
+        self._clerk: socket.socket | None = None  # of the helper thread
         self._snapshot: Snapshot = {}
         self._names: dict[tuple[int, int], str] = {}
         self._watch: socket.socket | None = None
@@ -84,9 +85,9 @@ class Firewall:
             return False
         self._stamp = Exemption(*_secret())
         try:
-            self._apply(lambda site: lockdown(site, self._stamp), keep=True)
+            self._apply(lambda site: lockdown(site, self._stamp))
         except FirewallError:
-            self.namespace.inside(lambda: nft.run(_LAST_RESORT, keep=True))
+            self.namespace.inside(lambda: self._nft.run(_LAST_RESORT))
             raise
         return True
 
@@ -111,31 +112,33 @@ class Firewall:
             self._reader = self.namespace.netlink(NETLINK_NETFILTER)
         return self._reader
 
-    def _apply(self, write: Callable[[Site], str], *, keep: bool = False) -> None:
+    def _apply(self, write: Callable[[Site], str]) -> None:
         believed = self._site or self._survey(None)
         try:
-            self._run(write(believed), believed, keep=keep)
+            self._run(write(believed), believed)
         except FirewallError as error:
             site = self._negotiate(believed)
             if site == believed:
                 raise
             self._site = site
             try:
-                self._run(write(site), site, keep=keep)
+                self._run(write(site), site)
             except FirewallError as again:
                 raise again from error
-        if keep:
-            self._snapshot = snapshot(self._open_reader())
-        else:
-            with self.namespace.netlink(NETLINK_NETFILTER) as sock:
-                self._snapshot = snapshot(sock)
+        self._snapshot = snapshot(self._desk())
 
-    def _run(self, text: str, site: Site, *, keep: bool) -> None:
+    def _desk(self) -> socket.socket:
+        """A netlink socket that stays open: closing one after a change waits for the kernel's clean-up."""
+        if self._clerk is None:
+            self._clerk = self.namespace.netlink(NETLINK_NETFILTER, receive=1 << 22)
+        return self._clerk
+
+    def _run(self, text: str, site: Site) -> None:
         if site.raw == "prefix":
             with self.namespace.netlink(NETLINK_NETFILTER) as sock:
                 if not devices.make_prefix_chain(sock):
                     raise FirewallError("this kernel takes no prefix of device names")
-        self.namespace.inside(lambda: nft.run(text, keep=keep))
+        self.namespace.inside(lambda: self._nft.run(text))
 
     # -- the namespace -------------------------------------------------------------------------------------------
     def _survey(self, known: Site | None) -> Site:
@@ -156,7 +159,7 @@ class Firewall:
 
         def takes(text: str) -> bool:
             try:
-                self.namespace.inside(lambda: nft.run(text, check=True))
+                self.namespace.inside(lambda: self._nft.run(text, check=True))
             except FirewallError:
                 return False
             return True
@@ -185,6 +188,10 @@ class Firewall:
             log_group=LOG_GROUP if takes(rule("output", f"log group {LOG_GROUP}")) else 0,
         )
 
+    def assume(self, *, socket_match: bool = True, ct_timeout: bool = True) -> None:
+        """Believe this of the kernel: for tests of what an older one gets."""
+        self._site = self._survey(self._site)._replace(socket_match=socket_match, ct_timeout=ct_timeout)
+
     def capabilities(self) -> Capabilities:
         """What holds here. Call after `lock` or `load`, which find out."""
         from egress.firewall.conntrack import can_destroy
@@ -204,21 +211,17 @@ class Firewall:
     # -- learned addresses ---------------------------------------------------------------------------------------
     def reopen(self) -> SetWriter:
         """After a fork: netlink sockets of this process's own."""
-        for sock in (self._reader, self._log, self._watch):
-            if sock is not None:
-                sock.close()
-        self._reader = self._log = self._watch = None
-        if self._writer is not None:
-            self._writer.close()
+        self.close()
         self._writer = SetWriter(self.namespace, TABLE)
         return self._writer
 
     def close(self) -> None:
         """Close every socket; the ruleset stands."""
-        for sock in (self._reader, self._log, self._watch, self._writer):
+        for sock in (self._reader, self._clerk, self._log, self._watch, self._writer):
             if sock is not None:
                 sock.close()
-        self._reader = self._log = self._watch = self._writer = None
+        self._reader = self._clerk = self._log = self._watch = self._writer = None
+        self._nft.close()
 
     def write_learned(self, entries: Iterable[tuple[int, bytes, int]]) -> None:
         """(class, packed, milliseconds) each, in one transaction, in the kernel when this returns. Raises SetFull,
@@ -252,19 +255,19 @@ class Firewall:
 
         from egress.firewall.conntrack import flows
 
-        return [flow for flow in flows(self.namespace) if not ours(flow)]
+        return [flow for flow in flows(self.namespace, self._desk()) if not ours(flow)]
 
     def cut(self, doomed: Sequence[Flow]) -> None:
         """Cut these flows for good: tuples, conntrack, sockets. Raises FirewallError."""
         from egress.firewall.conntrack import cut
 
-        cut(self.namespace, doomed)
+        cut(self.namespace, self._desk(), doomed)
 
     def active(self) -> set[bytes]:
         """Addresses outside that living flows lead to. Raises FirewallError."""
         from egress.firewall.conntrack import active
 
-        return active(self.namespace)
+        return active(self.namespace, self._desk())
 
     # -- watching ------------------------------------------------------------------------------------------------
     def watch_denied(self, loop: Loop, tell: Callable[[Denied], None]) -> None:
@@ -291,13 +294,20 @@ class Firewall:
                     break
                 except OSError:
                     continue  # ENOBUFS: what was lost is found by the survey
-            self.refresh()
+            again()
+
+        def again() -> None:
+            loop.run_in_thread(self.refresh, lambda _, error: None if error is None else retry())
+
+        def retry() -> None:
+            loop.call_later(1.0, again)
 
         loop.add_reader(sock.fileno(), ready)
-        self.refresh()
+        again()
 
     def refresh(self) -> None:
-        """Look at the namespace again and put what is new behind the last door. Raises FirewallError."""
+        """Look at the namespace again and put what is new behind the last door; for the helper thread. Raises
+        FirewallError."""
         before = self._site
         spec = self._loaded
         if before is None or spec is None or spec.mode != "dns+nft":
@@ -311,10 +321,9 @@ class Firewall:
         fresh = [network for network in site.onlink6 if network not in before.onlink6]
         lines += [f"add element inet {TABLE} onlink6 {{ {show(packed)}/{length} }}" for packed, length in fresh]
         if lines:
-            self.namespace.inside(lambda: nft.run("\n".join(lines) + "\n"))
+            self.namespace.inside(lambda: self._nft.run("\n".join(lines) + "\n"))
         self._site = site
-        with self.namespace.netlink(NETLINK_NETFILTER) as sock:
-            self._snapshot = snapshot(sock)
+        self._snapshot = snapshot(self._desk())
 
     # -- sockets -------------------------------------------------------------------------------------------------
     def udp(self, packed: bytes, port: int, exemption: Exemption) -> socket.socket:

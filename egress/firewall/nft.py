@@ -41,40 +41,62 @@ def _load() -> ctypes.CDLL:
     return _library
 
 
-def run(text: str, *, check: bool = False, keep: bool = False) -> str:
-    """Apply `text` as one transaction in the calling thread's network namespace; returns what nft printed.
+class Nft:
+    """A context of the library, in the network namespace of the thread that first runs something.
 
-    `check` asks the kernel without changing anything. `keep` leaves the library's socket open for good: closing it
-    after a change waits for the kernel's clean-up, 8 to 16 ms that a start has no time for. A race with another writer
-    of rulesets is tried again a few times. Raises FirewallError with the kernel's words.
+    It is kept for as long as it is needed and never closed in between: closing its socket after a change waits 8 to
+    20 ms for the kernel to clean up behind the change. Not for two threads at once.
     """
-    library = _load()
-    command = text.encode()
-    pause = 0.002
-    for attempt in range(_TRIES):
-        context = library.nft_ctx_new(0)
-        if not context:
-            raise FirewallError("libnftables gives no context")
-        try:
+
+    __slots__ = ("_context",)
+
+    def __init__(self) -> None:
+        self._context: int | None = None
+
+    def run(self, text: str, *, check: bool = False) -> str:
+        """Apply `text` as one transaction; returns what nft printed.
+
+        `check` asks the kernel without changing anything. A race with another writer of rulesets is tried again a few
+        times. Raises FirewallError with the kernel's words.
+        """
+        library = _load()
+        context = self._context
+        if context is None:
+            context = self._context = library.nft_ctx_new(0)
+            if not context:
+                self._context = None
+                raise FirewallError("libnftables gives no context")
             library.nft_ctx_buffer_output(context)
             library.nft_ctx_buffer_error(context)
-            if check:
-                library.nft_ctx_set_dry_run(context, True)
+        library.nft_ctx_set_dry_run(context, check)
+        command = text.encode()
+        pause = 0.002
+        for attempt in range(_TRIES):
             failed = library.nft_run_cmd_from_buffer(context, command)
             output = (library.nft_ctx_get_output_buffer(context) or b"").decode(errors="replace")
             error = (library.nft_ctx_get_error_buffer(context) or b"").decode(errors="replace")
-        finally:
-            if keep:
-                _kept.append(context)
-            else:
-                library.nft_ctx_free(context)
-        if not failed:
-            return output
-        if attempt + 1 == _TRIES or not any(word in error for word in _RACES):
-            raise FirewallError(_first_words(error) or "libnftables refused the ruleset and gave no reason")
-        time.sleep(pause)
-        pause *= 2
-    raise AssertionError("unreachable")
+            if not failed:
+                return output
+            if attempt + 1 == _TRIES or not any(word in error for word in _RACES):
+                raise FirewallError(_first_words(error) or "libnftables refused the ruleset and gave no reason")
+            time.sleep(pause)
+            pause *= 2
+        raise AssertionError("unreachable")
+
+    def close(self) -> None:
+        """Free it; the next `run` makes a new one."""
+        if self._context is not None:
+            _load().nft_ctx_free(self._context)
+            self._context = None
+
+
+def run(text: str, *, check: bool = False) -> str:
+    """`Nft.run` once, with a context of its own."""
+    nft = Nft()
+    try:
+        return nft.run(text, check=check)
+    finally:
+        nft.close()
 
 
 def _first_words(error: str) -> str:

@@ -58,7 +58,7 @@ class Site(NamedTuple):
     own4: tuple[bytes, ...] = ()  # addresses that ARP may speak for
     onlink6: tuple[tuple[bytes, int], ...] = ()  # prefixes that neighbour discovery may go to
     log_group: int = 0  # NFLOG group of refused packets, 0 for none
-    socket_match: bool = True  # the kernel has nft_socket
+    socket_match: bool = True  # the kernel has nft_socket; else our sockets' ports are noted as they send
     ct_timeout: bool = True  # the kernel has ct timeout objects
     ip_options: bool = True  # the kernel matches IPv4 options
 
@@ -116,11 +116,12 @@ def render(spec: RulesetSpec, site: Site) -> str:
     lines = ["table inet sallyport", "delete table inet sallyport", "table inet sallyport {"]
     lines += chain(f"policy_{spec.digest}", [])
     lines += chain(f"mode_{spec.mode.replace('+', '_')}", [])
-    lines += _own_sets(spec)
+    lines += _own_sets(spec, site)
     lines += _timeouts(spec, site)
     lines += chain("refuse", _refuse(site))
     mark = f"meta mark {spec.exemption.mark:#010x} meta priority {_priority(spec.exemption.priority)}"
-    lines += _source_checks(site, _untrack_out(spec, mark), _untrack_in(spec), spec.stamp, names_only=not enforcing)
+    out, into = _untrack_out(spec, site, mark), _untrack_in(spec)
+    lines += _source_checks(site, out, into, spec.stamp, names_only=not enforcing)
     lines += chain("intercept", _intercept(spec, site), _base("output", -110, "accept", "nat"))
     own = [f"{mark} jump own", *_redirected(spec)]
     lines += chain("own", _families(spec, "own", "accept", "ip{6} daddr . meta l4proto . th dport @own{f}"))
@@ -143,6 +144,7 @@ def render(spec: RulesetSpec, site: Site) -> str:
         dot = "meta l4proto { tcp, udp } th dport 853 goto refuse"
         rules = [*own, *_local(docker=True), *_exempt(spec), _PORT_53, dot]
         lines += chain("output", rules, _base("output", 0, "accept"))
+        lines += chain("input", [_not_to_us(site, spec.exemption)], _base("input", 0, "accept"))
     lines += _stamp(site if enforcing else Site(), spec.exemption, spec.stamp)
     lines.append("}")
     if enforcing:
@@ -204,7 +206,9 @@ def _own(spec: RulesetSpec) -> dict[str, dict[int, list[str]]]:
     return sets
 
 
-def _own_sets(spec: RulesetSpec) -> Iterable[str]:
+def _own_sets(spec: RulesetSpec, site: Site) -> Iterable[str]:
+    if not site.socket_match:
+        yield from _set("ports", "inet_proto . inet_service", [], "dynamic,timeout\n\t\ttimeout 60s\n\t\tsize 65536")
     for name, families in _own(spec).items():
         for family, elements in families.items():
             if elements:
@@ -229,8 +233,10 @@ def _families(spec: RulesetSpec, name: str, verdict: str, match: str) -> list[st
 
 
 # -- before connection tracking --------------------------------------------------------------------------------------
-def _untrack_out(spec: RulesetSpec, mark: str) -> list[str]:
-    return _families(spec, "untracked", "notrack accept", mark + " ip{6} daddr . meta l4proto . th dport @untracked{f}")
+def _untrack_out(spec: RulesetSpec, site: Site, mark: str) -> list[str]:
+    note = "" if site.socket_match else "update @ports { meta l4proto . th sport } "
+    match = mark + " ip{6} daddr . meta l4proto . th dport @untracked{f} " + note
+    return _families(spec, "untracked", "notrack accept", match.rstrip())
 
 
 def _untrack_in(spec: RulesetSpec) -> list[str]:
@@ -410,12 +416,18 @@ def _learned(index: int, entries: Sequence[tuple[bytes, int]]) -> Iterable[str]:
 
 def _input(site: Site, exemption: Exemption | None) -> Iterable[str]:
     rules = []
-    if exemption is not None and site.socket_match:
-        # Through a redirect of its own the sandbox can make a packet that claims to come from our resolver.
-        rules.append(f'iifname "lo" fib saddr type != local socket mark {exemption.mark:#010x} drop')
+    if exemption is not None:
+        rules.append(_not_to_us(site, exemption))
     # A flow that was cut, or that is older than we are, must not come back as one from outside.
     rules.append('iifname != "lo" ct state new tcp flags & (fin | syn | rst | ack) != syn drop')
     yield from chain("input", rules, _base("input", 0, "accept"))
+
+
+def _not_to_us(site: Site, exemption: Exemption) -> str:
+    """The sandbox can send a query to our resolver from our own socket's port; it is redirected, and whatever leaves
+    the listener's port as an answer then reaches our socket, over `lo`, in the resolver's name."""
+    ours = f"socket mark {exemption.mark:#010x}" if site.socket_match else "meta l4proto . th dport @ports"
+    return f'iifname "lo" meta l4proto {{ tcp, udp }} fib saddr type != local {ours} drop'
 
 
 def _forward() -> Iterable[str]:
