@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from egress.firewall.conntrack import flows
 from egress.firewall.guardhouse import Firewall
 from egress.firewall.ruleset import RulesetSpec
-from egress.netns import Exemption, Namespace
+from egress.netns import NETLINK_NETFILTER, Exemption, Namespace
 from policies.address_plan import AddressRange
 from policies.ports import EVERYTHING, FULL, NOTHING, PortSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from egress.firewall.conntrack import Flow
     from lab import Lab
 
 WEB = PortSet(((80, 80),), ((443, 443),), False)
@@ -61,7 +63,8 @@ class Guarded:
             self.listeners[name] = sock
 
     def spec(self, **changes: Any) -> RulesetSpec:
-        ports = tuple(self.listeners[name].getsockname()[1] for name in ("udp4", "tcp4", "udp6", "tcp6"))
+        udp4, tcp4, udp6, tcp6 = (int(sock.getsockname()[1]) for sock in self.listeners.values())
+        ports = (udp4, tcp4, udp6, tcp6)
         spec = RulesetSpec(
             mode="dns+nft",
             default_allow=False,
@@ -72,7 +75,7 @@ class Guarded:
             exempt=(),
             doh_all=False,
             doh_networks=(),
-            dns_ports=ports,  # type: ignore[arg-type]
+            dns_ports=ports,
             own=(),
             exemption=self.exemption,
             stamp=secret(),
@@ -80,13 +83,19 @@ class Guarded:
         )
         return spec._replace(**changes)
 
-    def load(self, **changes: Any) -> RulesetSpec:
+    def load(self, *, has_socket_match: bool = True, **changes: Any) -> RulesetSpec:
         spec = self.spec(**changes)
+        self.firewall.assume(socket_match=has_socket_match)
         self.firewall.load(spec)
         return spec
 
     def learn(self, address: str, index: int = 0, seconds: float = 60) -> None:
         self.firewall.write_learned([(index, packed(address), int(seconds * 1000))])
+
+    def flows(self) -> list[Flow]:
+        """Every flow the kernel knows, ours included."""
+        with self.namespace.netlink(NETLINK_NETFILTER) as sock:
+            return flows(self.namespace, sock)
 
     def close(self) -> None:
         self.firewall.close()

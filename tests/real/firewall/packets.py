@@ -17,7 +17,7 @@ SOL_PACKET, PACKET_QDISC_BYPASS = 263, 20  # linux/if_packet.h
 def checksum(data: bytes) -> int:
     """RFC 1071."""
     data += b"\0" * (len(data) & 1)
-    total = sum(struct.unpack(f">{len(data) // 2}H", data))
+    total: int = sum(struct.unpack(f">{len(data) // 2}H", data))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return ~total & 0xFFFF

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import select
 import socket
 import struct
@@ -108,7 +107,7 @@ def test_1_a_device_that_comes_later(guarded: Guarded) -> None:
         assert b"smuggled" in tap.recv(2048)
 
 
-# -- 2: the stamp ----------------------------------------------------------------------------------------------------
+# -- 2: the stamp --------------------------------------------------------------------------------------------------
 def test_2_the_stamp_cannot_be_read(guarded: Guarded) -> None:
     """By packet taps with a filter on the mark, nor by sockets that receive marks: on the device, on `lo`, and from
     the copies of multicast that the kernel loops back to the sender."""
@@ -144,7 +143,7 @@ def test_2_the_stamp_cannot_be_read(guarded: Guarded) -> None:
             sender.sendto(b"out", ("198.51.100.10", 7))
             time.sleep(0.1)
             for _ in range(4):
-                data, control, _, _ = receiver.recvmsg(100, 500)
+                _, control, _, _ = receiver.recvmsg(100, 500)
                 values = {kind: struct.unpack("=I", value)[0] for _, kind, value in control}
                 seen.add((values.get(SO_MARK, 0), values.get(SO_PRIORITY, 0)))
             assert not select.select([receiver], [], [], 0)[0]
@@ -212,7 +211,7 @@ def test_2_a_mark_earns_nothing_outside_the_resolvers_port(guarded: Guarded) -> 
     assert not ask("8.8.8.8", 53, mark, priority)
 
 
-# -- 3: inbound flows forged over loopback -----------------------------------------------------------------------------
+# -- 3: inbound flows forged over loopback -------------------------------------------------------------------------
 @TARGETS
 def test_3_an_inbound_flow_forged_over_loopback(guarded: Guarded, target: str) -> None:
     lab = guarded.lab
@@ -244,7 +243,7 @@ def test_3_an_inbound_flow_forged_over_loopback(guarded: Guarded, target: str) -
     assert attempt()
 
 
-# -- 4: forwarding -------------------------------------------------------------------------------------------------------
+# -- 4: forwarding -------------------------------------------------------------------------------------------------
 @TARGETS
 def test_4_a_frame_injected_on_lo_is_not_forwarded(guarded: Guarded, target: str) -> None:
     lab = guarded.lab
@@ -277,7 +276,7 @@ def test_4_a_frame_injected_on_lo_is_not_forwarded(guarded: Guarded, target: str
     assert not attempt()
 
 
-# -- spoofed sources, other shapes of packets --------------------------------------------------------------------------------
+# -- spoofed sources, other shapes of packets ----------------------------------------------------------------------
 @TARGETS
 def test_a_spoofed_source_goes_nowhere(guarded: Guarded, target: str) -> None:
     lab = guarded.lab
