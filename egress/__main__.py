@@ -38,6 +38,9 @@ def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     command = arguments[0] if arguments else ""
     if command == "serve" and len(arguments) == 1:
+        import gc
+
+        gc.disable()  # nothing that is imported is garbage; the worker turns it on again
         from egress.supervisor import serve
 
         return serve(os.environ)

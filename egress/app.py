@@ -11,6 +11,7 @@ with the reason, and another look twice a second.
 
 from __future__ import annotations
 
+import gc
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -59,8 +60,7 @@ class Plan(NamedTuple):
 
 def prepare(config: Config, firewall: Firewall, sockets: Sockets) -> Plan:
     """Check what can be checked before the first fork. Raises ConfigError."""
-    capabilities = firewall.capabilities()
-    if "raw" in config.require and capabilities.raw == "none":
+    if "raw" in config.require and firewall.capabilities().raw == "none":
         raise ConfigError("OPENSANDBOX_EGRESS_REQUIRE", "asks for raw, but this kernel has no netdev egress hook")
     variables = read_variables(config)
     if config.rules:
@@ -79,6 +79,7 @@ def prepare(config: Config, firewall: Firewall, sockets: Sockets) -> Plan:
 
 def work(plan: Plan) -> int:
     """Be a worker until stopped."""
+    gc.enable()
     sys.setswitchinterval(0.0005)  # the helper thread's Python must not hold up answers
     return Worker(plan).run()
 
@@ -184,7 +185,7 @@ class Worker:
         self._start_api()
         document = self.store.policy.to_document()
         self.events.loaded(str(document["defaultAction"]), document["egress"])  # type: ignore[arg-type]
-        for warning in self.config.warnings:
+        for warning in (*self.config.warnings, *self.firewall.capabilities().shortcomings()):
             self.log.warn(warning)
         self.firewall.watch_denied(self.loop, self._denied_packet)
         self.loop.call_later(self.config.probe_interval, self._probe)

@@ -72,7 +72,6 @@ def serve(environ: Mapping[str, str]) -> int:
 def _supervise(work: Callable[[], int]) -> int:
     import gc
 
-    gc.collect()
     gc.freeze()  # the workers share these pages for as long as nobody writes to them
     child = _fork(work)
     started = time.monotonic()
