@@ -13,10 +13,8 @@ from typing import NamedTuple
 from policies.address import AddressError, Network, parse_network
 
 DIGITS = re.compile(r"[0-9]{1,9}")
-_LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
-_URL = re.compile(
-    r"(https?)://(?:([^/?#@]*)@)?(\[[^\]/?#@]*\]|[^/?#@:\[\]]*)(?::([^/?#@]*))?([/?][^#]*)?(?:#.*)?", re.IGNORECASE
-)
+_LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_URL = r"(?i)(https?)://(?:([^/?#@]*)@)?(\[[^\]/?#@]*\]|[^/?#@:\[\]]*)(?::([^/?#@]*))?([/?][^#]*)?(?:#.*)?"
 
 
 class ConfigError(ValueError):
@@ -71,7 +69,7 @@ def parse_url(variable: str, text: str) -> Url:
     """Take an http or https URL apart. The value is never quoted in an error: it may hold a secret."""
     if not all("!" <= character <= "~" for character in text):
         raise ConfigError(variable, "has blanks or characters outside ASCII; percent-encode them")
-    match = _URL.fullmatch(text)
+    match = re.fullmatch(_URL, text)
     if match is None:
         raise ConfigError(variable, "is not an http or https URL; write it like https://hooks.example.com/denied")
     scheme, userinfo, host, port_text, target = match.groups()
@@ -137,7 +135,7 @@ def read_network(variable: str, text: str) -> Network:
 def is_host(text: str) -> bool:
     """Whether `text` is a host name: ASCII labels of 1 to 63 characters, 253 in all, with or without the last dot."""
     name = text.removesuffix(".")
-    return len(name) <= 253 and all(_LABEL.fullmatch(label) for label in name.split("."))
+    return len(name) <= 253 and all(re.fullmatch(_LABEL, label) for label in name.split("."))
 
 
 def _looks_numeric(name: str) -> bool:

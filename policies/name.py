@@ -22,10 +22,11 @@ _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?", re.ASCII)
 _PLAIN = re.compile(  # canonical already; the last label starts with a letter, so it can't be a number
     r"(?:[*][.])?(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?[.])*[a-z_](?:[a-z0-9_-]{0,61}[a-z0-9_])?", re.ASCII
 )
-_ORDINARY = re.compile(r"[a-z0-9-]", re.ASCII)
-_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.ASCII)
-_HOST_PORT = re.compile(r"([^:\[\]/]+):([0-9]*)", re.ASCII)
-_BRACKETS = re.compile(r"\[([^\[\]]*)\](?::([0-9]*))?", re.ASCII)
+# Patterns that ordinary policies don't need are compiled when they are first used: a start has no time for them.
+_ORDINARY = r"(?a)[a-z0-9-]"
+_NUMBER = r"(?a)[0-9]+|0x[0-9a-f]*"
+_HOST_PORT = r"(?a)([^:\[\]/]+):([0-9]*)"
+_BRACKETS = r"(?a)\[([^\[\]]*)\](?::([0-9]*))?"
 _SHOWN = 80
 _LONGEST_INPUT = 1000
 
@@ -72,7 +73,7 @@ def parse_target(text: str) -> Target:
     if "[" in text or "]" in text:
         raise TargetError(_bracket_complaint(text))
     if ":" in text:
-        match = _HOST_PORT.fullmatch(text)
+        match = re.fullmatch(_HOST_PORT, text)
         if match:
             raise TargetError(_port_complaint(match[1], match[2]))
         return _address(text)
@@ -101,7 +102,7 @@ def canonical(text: str, room: int = 253, *, wildcard: bool = False) -> str:
     name = ".".join(labels)
     if len(name) > room:
         raise TargetError(f"{len(name) + 253 - room} octets; a name has at most 253")
-    if _NUMBER.fullmatch(labels[-1]):
+    if re.fullmatch(_NUMBER, labels[-1]):
         raise TargetError(
             "the last label is a number, which some programs read as an address; "
             'write an address as four decimal numbers, such as "192.0.2.1"'
@@ -147,7 +148,7 @@ def _valid_char(idna: ModuleType, char: str) -> bool:
     """May the character stand in some label: alone, or behind a letter as combining marks do."""
     import unicodedata
 
-    if _ORDINARY.fullmatch(char):
+    if re.fullmatch(_ORDINARY, char):
         return True
     for label in (char, unicodedata.normalize("NFC", "a" + char)):
         try:
@@ -195,7 +196,7 @@ def _prefix(text: str) -> Target:
     base, _, rest = text.partition("/")
     if base.startswith("["):
         raise TargetError("an address in brackets; write a prefix without them, such as 2001:db8::/32")
-    looks_like_address = ":" in base and not _HOST_PORT.fullmatch(base)
+    looks_like_address = ":" in base and not re.fullmatch(_HOST_PORT, base)
     if looks_like_address or re.fullmatch(r"[0-9.]+", base, re.ASCII):
         if re.fullmatch(r"[0-9]+:[0-9]+", rest, re.ASCII):
             length, _, port = rest.partition(":")
@@ -205,7 +206,7 @@ def _prefix(text: str) -> Target:
 
 
 def _bracket_complaint(text: str) -> str:
-    match = _BRACKETS.fullmatch(text)
+    match = re.fullmatch(_BRACKETS, text)
     if match and ":" in match[1]:
         return "an address in brackets; " + _write(match[1], "it without") + _and_ports(match[2])
     return "brackets have no place in a target"
@@ -220,7 +221,7 @@ def _and_ports(port: str | None) -> str:
 
 
 def _without_port(host: str) -> str:
-    match = _BRACKETS.fullmatch(host) or _HOST_PORT.fullmatch(host)
+    match = re.fullmatch(_BRACKETS, host) or re.fullmatch(_HOST_PORT, host)
     return match[1] if match else host
 
 

@@ -106,11 +106,11 @@ def parse_target_list(text: str, action: Action, origin: str) -> tuple[Rule, ...
 
 
 _BLANK = " \t\r\n"
-_BRACKETED = re.compile(r"\[([0-9A-Fa-f:.]+(?:/[0-9]+)?)\](/[0-9]+)?(?::(.*))?", re.ASCII | re.DOTALL)
+_BRACKETED = r"(?as)\[([0-9A-Fa-f:.]+(?:/[0-9]+)?)\](/[0-9]+)?(?::(.*))?"
 
 
 def _split_ports(item: str) -> tuple[str, str | None]:
-    match = _BRACKETED.fullmatch(item)
+    match = re.fullmatch(_BRACKETED, item)
     if match:
         return match[1] + (match[2] or ""), match[3]
     if item.count(":") == 1 and "://" not in item:
@@ -172,10 +172,10 @@ def _members(value: object, path: str, known: tuple[str, ...], what: str) -> dic
 
 def _step(key: str) -> str:
     """A key as a step of a JSON path."""
-    return f".{key}" if _IDENTIFIER.fullmatch(key) else f"[{show(key)}]"
+    return f".{key}" if re.fullmatch(_IDENTIFIER, key) else f"[{show(key)}]"
 
 
-_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,60}", re.ASCII)
+_IDENTIFIER = r"(?a)[A-Za-z_][A-Za-z0-9_]{0,60}"
 
 
 def _near(name: str, key: str) -> bool:

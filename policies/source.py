@@ -19,7 +19,7 @@ from policies.name import show
 
 _DEEPEST = 16
 _LONGEST_NUMBER = 20
-_INTEGER = re.compile(r"-?[0-9]+", re.ASCII)
+_INTEGER = r"(?a)-?[0-9]+"
 _BLANK = " \t\r\n"
 
 
@@ -195,7 +195,7 @@ def _scalar(event: object) -> object:
         return None
     if value in ("true", "True", "TRUE", "false", "False", "FALSE"):
         return value.lower() == "true"
-    if _INTEGER.fullmatch(value) and (value == "0" or not value.lstrip("-").startswith("0")):
+    if re.fullmatch(_INTEGER, value) and (value == "0" or not value.lstrip("-").startswith("0")):
         return _integer(value)
     return value
 
