@@ -57,8 +57,9 @@ class Caller:
         return f"python{sys.version_info[0]}.{sys.version_info[1]}"
 
     def command(self, mode: str, *arguments: str) -> list[str]:
-        """The whole command line."""
-        driver = [self.python, f"{self.project}/tests/real/run/driver.py", mode, *arguments]
+        """The whole command line; in mode `real` that of the program itself, with the real guard."""
+        stand_in = [f"{self.project}/tests/real/run/driver.py", mode]
+        driver = [self.python, *(["-m", "egress", "run"] if mode == "real" else stand_in), *arguments]
         enter = [] if self.lab is None else ["nsenter", f"--net={self.lab.sandbox.path}"]
         if self.uid == 0:
             return [*enter, *driver]
