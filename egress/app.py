@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from egress.firewall.guardhouse import Firewall
     from egress.firewall.nflog import Denied
     from egress.supervisor import Sockets
+    from egress.webhook import Webhook
 
 LISTEN = 128  # connections that may wait to be accepted
 LOOK = 0.5  # seconds between looks at files that changed
@@ -102,6 +103,7 @@ class Worker:
         self.store = PolicyStore(self.loop, self.guard, plan.file)
         self.rule_files = RuleFiles(self.loop, self._rules_changed, self.log.warn)
         self._api_started = False
+        self._webhook: Webhook | None = None
 
     def run(self) -> int:
         self.rule_files.load()
@@ -172,6 +174,12 @@ class Worker:
         )
         servers = tuple(Server(upstream.address, upstream.port) for upstream in config.upstreams)
         service.upstream = Upstream(self.loop, servers, ports, config.upstream_timeout, service.answers_ready)
+        if config.deny_webhook is not None:
+            from egress.own import Own
+            from egress.webhook import Webhook
+
+            own = Own(self.loop, self.guard, firewall, servers, ports, config.upstream_timeout)
+            self._webhook = Webhook(config.deny_webhook, config.sandbox_id, own.connect, self.loop, self.log.warn)
         for sock in self.plan.sockets.udp:
             service.listen(sock)
         for sock in self.plan.sockets.tcp:
@@ -222,7 +230,12 @@ class Worker:
 
     # -- what is told --------------------------------------------------------------------------------------------
     def _denied_name(self, denial: Denial) -> None:
+        if denial.expansion:
+            self.log.debug("search-list expansion denied", **{"target.host": denial.name})
+            return
         self.events.denied_name(denial.name, denial.reason, denial.rule)
+        if self._webhook is not None:
+            self._webhook.denied(denial.name)
 
     def _denied_packet(self, denied: Denied) -> None:
         names = self.guard.names_of(denied.destination)
