@@ -14,6 +14,7 @@ import socket
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
+from egress.firewall.cuttable import CUT_SECONDS
 from egress.firewall.devices import transact
 from egress.firewall.netlink import CHUNK
 from egress.firewall.nfnetlink import (
@@ -36,7 +37,7 @@ from egress.firewall.nfnetlink import (
     nested,
     text,
 )
-from egress.firewall.ruleset import CUT_SECONDS, CUT_TABLE
+from egress.firewall.tables import CUT_TABLE
 from egress.netns import NETLINK_SOCK_DIAG
 
 if TYPE_CHECKING:
@@ -68,25 +69,41 @@ class Flow(NamedTuple):
 
 
 def flows(namespace: Namespace, sock: socket.socket) -> list[Flow]:
-    """Every flow that has an end outside: what conntrack knows, and connected sockets that it does not know of (they
-    are older than the first ruleset). Who opened an untracked one is told by whether somebody listens on its port."""
+    """Every flow that has an end outside: what conntrack knows, and connected sockets that it does not know of.
+
+    Conntrack takes whoever speaks first after it woke up for the one who opened the flow. So of a flow without our
+    mark that seems to come from outside, the connected socket is asked: it was opened here when nobody listens on its
+    port and the port is one of those that the kernel hands out.
+    """
     own = frozenset(address.packed for address in namespace.addresses())
+    listening = {end.port for kind, end, _, _ in _sockets(namespace, _TCP_LISTEN) if kind == "tcp"}
+    first, last = namespace.inside(_ephemeral)
+    connected: dict[tuple[str, bytes, int, bytes, int], bool] = {}
+    for kind, here, there, _ in _sockets(namespace, ~(_TCP_LISTEN | _CLOSED) & 0xFFF):
+        if there.port and there.packed not in own and there.packed[0] != 127 and any(there.packed):
+            opened_here = not (kind == "tcp" and here.port in listening) and first <= here.port <= last
+            connected[(kind, here.packed, here.port, there.packed, there.port)] = opened_here
     found = []
-    seen = set()
     for entry in _entries(sock):
         flow = _flow(entry, own)
         if flow is not None:
+            key = (flow.protocol, flow.local, flow.local_port, flow.remote, flow.remote_port)
+            if connected.pop(key, False) and not flow.mark and not flow.outgoing:
+                flow = flow._replace(outgoing=True)
             found.append(flow)
-            seen.add((flow.protocol, flow.local, flow.local_port, flow.remote, flow.remote_port))
-    listening = {(kind, end.port) for kind, end, _, _ in _sockets(namespace, _TCP_LISTEN) if kind == "tcp"}
-    for kind, here, there, _ in _sockets(namespace, ~(_TCP_LISTEN | _CLOSED) & 0xFFF):
-        if not there.port or there.packed in own or there.packed[0] == 127 or not any(there.packed):
-            continue
-        if (kind, here.packed, here.port, there.packed, there.port) in seen:
-            continue
-        outgoing = (kind, here.port) not in listening
-        found.append(Flow(kind, here.packed, here.port, there.packed, there.port, outgoing, 0, False, b""))
+    for key, opened_here in connected.items():
+        found.append(Flow(*key, opened_here or (key[0] == "tcp" and key[2] not in listening), 0, False, b""))
     return found
+
+
+def _ephemeral() -> tuple[int, int]:
+    """The ports that the kernel hands out."""
+    try:
+        with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
+            first, last = file.read().split()
+    except (OSError, ValueError):
+        return 32768, 60999
+    return int(first), int(last)
 
 
 def active(namespace: Namespace, sock: socket.socket) -> set[bytes]:

@@ -29,7 +29,7 @@ from egress.firewall.nfnetlink import (
     text,
     u32,
 )
-from egress.firewall.ruleset import TABLE, TOP
+from egress.firewall.tables import TABLE, TOP
 
 if TYPE_CHECKING:
     import socket

@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from egress.firewall import FirewallError, devices, nft
 from egress.firewall.addressmap import show
+from egress.firewall.lastdoor import COUNTER, netdev
 from egress.firewall.netlink import SetWriter
-from egress.firewall.ruleset import TABLE, Site, learned_set, lockdown, netdev, render
-from egress.firewall.standing import judge, snapshot
+from egress.firewall.nfnetlink import NETDEV
+from egress.firewall.ruleset import learned_set, lockdown, render, restamp
+from egress.firewall.standing import counter, judge, snapshot
+from egress.firewall.tables import TABLE, Site
 from egress.netns import NETLINK_NETFILTER, Exemption, Namespace
 
 if TYPE_CHECKING:
@@ -106,6 +109,22 @@ class Firewall:
     def intact(self) -> bool:
         """Does what was loaded last still stand? A fraction of a millisecond."""
         return bool(self._snapshot) and snapshot(self._open_reader()) == self._snapshot
+
+    def unstamped(self) -> int:
+        """Packets that came to the last door without the stamp since it was written; each is a packet socket's."""
+        try:
+            return counter(self._open_reader(), NETDEV, COUNTER)
+        except FirewallError:
+            return 0  # no last door: mode `dns`, or a kernel without it
+
+    def restamp(self) -> None:
+        """Another stamp, against searching: call when `unstamped` grows by thousands. For the helper thread. Raises
+        FirewallError."""
+        if self._site is None or self._loaded is None or self._loaded.mode == "dns" or self._site.raw == "none":
+            return
+        self._stamp = Exemption(*_secret())
+        self._run(restamp(self._site, self._stamp), self._site)
+        self._snapshot = snapshot(self._desk())
 
     def _open_reader(self) -> socket.socket:
         if self._reader is None:

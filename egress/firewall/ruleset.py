@@ -8,6 +8,7 @@ Three tables, all ours; nothing else is ever touched, since containers bring tab
 
 A packet's way out (numbers are hook priorities):
 
+    cleared   -310  (prerouting) the stamp of a packet that was looped back
     raw_out   -300  own DNS is not tracked; a source that isn't ours goes nowhere
     conntrack -200
     intercept -110  DNS to anybody is redirected to our listeners
@@ -26,6 +27,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from egress.firewall.addressmap import AddressMap, Chains, chain, port_rules, show
+from egress.firewall.cuttable import cut_table
+from egress.firewall.lastdoor import netdev
+from egress.firewall.tables import ADDRESS, CUT_TABLE, REFUSE, TABLE, TOP, Site, base_chain, class_id, gone, named_set
 from egress.netns import Exemption
 
 if TYPE_CHECKING:
@@ -36,31 +40,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Exemption", "RulesetSpec", "Site", "lockdown", "render"]
 
-TABLE = "sallyport"
-CUT_TABLE = "sallyport_cut"
 LEARNED_SIZE = 65536  # elements a learned set may hold
-CUT_SIZE = 65536
-CUT_SECONDS = 60  # a cut tuple lives that long after the last packet it stopped
 LOCKED = "lockdown"  # in the place of a policy's digest
 
 _DNS = "127.0.0.1", "::1"
 _DOCKER_DNS = "127.0.0.11"
-TOP = 2147483000  # a priority behind whoever else hooks there
-_REFUSE = ["meta l4proto tcp reject with tcp reset", "reject with icmpx admin-prohibited"]
-
-
-class Site(NamedTuple):
-    """The namespace and kernel that a ruleset is written for."""
-
-    placement: str = "inside"  # of the sandbox's namespace; the seam for rules at the host's end of its cable
-    raw: str = "none"  # how packet sockets are held: "prefix" (all devices), "devices" (listed), "none"
-    devices: tuple[str, ...] = ()
-    own4: tuple[bytes, ...] = ()  # addresses that ARP may speak for
-    onlink6: tuple[tuple[bytes, int], ...] = ()  # prefixes that neighbour discovery may go to
-    log_group: int = 0  # NFLOG group of refused packets, 0 for none
-    socket_match: bool = True  # the kernel has nft_socket; else our sockets' ports are noted as they send
-    ct_timeout: bool = True  # the kernel has ct timeout objects
-    ip_options: bool = True  # the kernel matches IPv4 options
 
 
 class RulesetSpec(NamedTuple):
@@ -93,14 +77,14 @@ def lockdown(site: Site, stamp: Exemption) -> str:
     lines = ["table inet sallyport", "delete table inet sallyport", "table inet sallyport {"]
     lines += chain(f"policy_{LOCKED}", [])
     lines += _onlink(site)
-    lines += chain("refuse", ["counter", *_REFUSE])
+    lines += chain("refuse", ["counter", *REFUSE])
     lines += _source_checks(site, [], [], stamp)
-    lines += chain("output", [*_output_head([], []), "goto refuse"], _base("output", 0, "drop"))
+    lines += chain("output", [*_output_head([], []), "goto refuse"], base_chain("output", 0, "drop"))
     lines += _input(site, None)
     lines += _forward()
     lines += _stamp(site, None, stamp)
     lines.append("}")
-    lines += _cut_table()
+    lines += cut_table()
     lines += netdev(site, stamp)
     return "\n".join(lines) + "\n"
 
@@ -119,10 +103,10 @@ def render(spec: RulesetSpec, site: Site) -> str:
     lines += _own_sets(spec, site)
     lines += _timeouts(spec, site)
     lines += chain("refuse", _refuse(site))
-    mark = f"meta mark {spec.exemption.mark:#010x} meta priority {_priority(spec.exemption.priority)}"
+    mark = f"meta mark {spec.exemption.mark:#010x} meta priority {class_id(spec.exemption.priority)}"
     out, into = _untrack_out(spec, site, mark), _untrack_in(spec)
     lines += _source_checks(site, out, into, spec.stamp, names_only=not enforcing)
-    lines += chain("intercept", _intercept(spec, site), _base("output", -110, "accept", "nat"))
+    lines += chain("intercept", _intercept(spec, site), base_chain("output", -110, "accept", "nat"))
     own = [f"{mark} jump own", *_redirected(spec)]
     lines += chain("own", _families(spec, "own", "accept", "ip{6} daddr . meta l4proto . th dport @own{f}"))
     if enforcing:
@@ -137,49 +121,24 @@ def render(spec: RulesetSpec, site: Site) -> str:
             lines += chain(f"class_{index}", port_rules(ports, "goto open"))
         lines += _doh_sets(spec)
         rules = [*_output_head(own, _exempt(spec)), *_output_tail(spec, denied, allowed)]
-        lines += chain("output", rules, _base("output", 0, "drop"))
+        lines += chain("output", rules, base_chain("output", 0, "drop"))
         lines += _input(site, spec.exemption)
         lines += _forward()
     else:
         dot = "meta l4proto { tcp, udp } th dport 853 goto refuse"
         rules = [*own, *_local(docker=True), *_exempt(spec), _PORT_53, dot]
-        lines += chain("output", rules, _base("output", 0, "accept"))
-        lines += chain("input", [_not_to_us(site, spec.exemption)], _base("input", 0, "accept"))
+        lines += chain("output", rules, base_chain("output", 0, "accept"))
+        lines += chain("input", [_not_to_us(site, spec.exemption)], base_chain("input", 0, "accept"))
     lines += _stamp(site if enforcing else Site(), spec.exemption, spec.stamp)
     lines.append("}")
     if enforcing:
-        lines += _cut_table()
+        lines += cut_table()
         lines += netdev(site, spec.stamp)
     else:
-        lines += _gone("inet", CUT_TABLE) + _gone("netdev", TABLE)
+        lines += gone("inet", CUT_TABLE) + gone("netdev", TABLE)
     return "\n".join(lines) + "\n"
 
 
-# -- words -----------------------------------------------------------------------------------------------------------
-def _base(hook: str, priority: int, policy: str, kind: str = "filter") -> str:
-    return f"type {kind} hook {hook} priority {priority}; policy {policy};"
-
-
-def _priority(value: int) -> str:
-    """A priority as nft writes them: two halves of 16 bits in hexadecimal."""
-    return f"{value >> 16:x}:{value & 0xFFFF:x}"
-
-
-def _set(name: str, kind: str, elements: Sequence[str], flags: str = "") -> Iterable[str]:
-    yield f"\tset {name} {{"
-    yield f"\t\ttype {kind}"
-    if flags:
-        yield f"\t\tflags {flags}"
-    if elements:
-        yield "\t\telements = { " + ", ".join(elements) + " }"
-    yield "\t}"
-
-
-def _gone(family: str, table: str) -> list[str]:
-    return [f"table {family} {table}", f"delete table {family} {table}"]
-
-
-_ADDRESS = {4: "ipv4_addr", 6: "ipv6_addr"}
 _DISCOVERY = "nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert"
 _GROUPS = "mld-listener-report, mld-listener-reduction, mld2-listener-report"
 _UNSPECIFIED = "mld-listener-report, nd-router-solicit, nd-neighbor-solicit, mld2-listener-report"  # may come from ::
@@ -208,16 +167,17 @@ def _own(spec: RulesetSpec) -> dict[str, dict[int, list[str]]]:
 
 def _own_sets(spec: RulesetSpec, site: Site) -> Iterable[str]:
     if not site.socket_match:
-        yield from _set("ports", "inet_proto . inet_service", [], "dynamic,timeout\n\t\ttimeout 60s\n\t\tsize 65536")
+        flags = "dynamic,timeout\n\t\ttimeout 60s\n\t\tsize 65536"
+        yield from named_set("ports", "inet_proto . inet_service", [], flags)
     for name, families in _own(spec).items():
         for family, elements in families.items():
             if elements:
                 unique = list(dict.fromkeys(elements))
-                yield from _set(f"{name}{family}", f"{_ADDRESS[family]} . inet_proto . inet_service", unique)
+                yield from named_set(f"{name}{family}", f"{ADDRESS[family]} . inet_proto . inet_service", unique)
     for family in (4, 6):
         exempt = [show(packed) for packed in dict.fromkeys(spec.exempt) if _family(packed) == family]
         if exempt:
-            yield from _set(f"exempt{family}", _ADDRESS[family], exempt)
+            yield from named_set(f"exempt{family}", ADDRESS[family], exempt)
 
 
 def _families(spec: RulesetSpec, name: str, verdict: str, match: str) -> list[str]:
@@ -266,18 +226,17 @@ def _source_checks(
             *options,
             "exthdr rt exists drop",
         ]
-        back = f"meta mark {stamp.mark:#010x} meta priority {_priority(stamp.priority)}"
         into = [
-            # A multicast packet is looped back behind the stamp and before the door that clears it.
-            f"{back} meta mark set 0 meta priority set 0:0",
             *into,
             'iifname != "lo" accept',
             "ct status dnat accept",
             reset,
             "fib saddr type != local drop",
         ]
-    yield from chain("raw_out", out, _base("output", -300, "accept"))
-    yield from chain("raw_in", into, _base("prerouting", -300, "accept"))
+    if not names_only:
+        yield from chain("cleared", [_clear(stamp)], base_chain("prerouting", -310, "accept"))
+    yield from chain("raw_out", out, base_chain("output", -300, "accept"))
+    yield from chain("raw_in", into, base_chain("prerouting", -300, "accept"))
 
 
 # -- DNS -------------------------------------------------------------------------------------------------------------
@@ -321,7 +280,7 @@ def _refuse(site: Site) -> list[str]:
     rules = ["counter"]
     if site.log_group:
         rules.append(f"limit rate 200/second burst 400 packets log group {site.log_group} snaplen 128")
-    return rules + _REFUSE
+    return rules + REFUSE
 
 
 def _local(*, docker: bool) -> list[str]:
@@ -346,7 +305,7 @@ def _output_head(own: list[str], exempt: list[str]) -> list[str]:
 
 def _onlink(site: Site) -> Iterable[str]:
     networks = [f"{show(packed)}/{length}" for packed, length in _disjoint(site.onlink6)]
-    return _set("onlink6", "ipv6_addr", ["fe80::/10", "ff02::/16", *networks], "interval")
+    return named_set("onlink6", "ipv6_addr", ["fe80::/10", "ff02::/16", *networks], "interval")
 
 
 def _disjoint(networks: Sequence[tuple[bytes, int]]) -> list[tuple[bytes, int]]:
@@ -397,7 +356,7 @@ def _doh_sets(spec: RulesetSpec) -> Iterable[str]:
         families[_family(packed)].append(f"{show(packed)}/{length}")
     for family, elements in families.items():
         if elements:
-            yield from _set(f"doh{family}", _ADDRESS[family], elements, "interval\n\t\tauto-merge")
+            yield from named_set(f"doh{family}", ADDRESS[family], elements, "interval\n\t\tauto-merge")
 
 
 def _learned(index: int, entries: Sequence[tuple[bytes, int]]) -> Iterable[str]:
@@ -406,7 +365,7 @@ def _learned(index: int, entries: Sequence[tuple[bytes, int]]) -> Iterable[str]:
         families[_family(packed)].append(f"{show(packed)} timeout {max(left, 1)}ms")
     for family, elements in families.items():
         yield f"\tset learned{family}_{index} {{"
-        yield f"\t\ttype {_ADDRESS[family]}"
+        yield f"\t\ttype {ADDRESS[family]}"
         yield f"\t\tsize {LEARNED_SIZE}"
         yield "\t\tflags timeout"
         if elements:
@@ -420,7 +379,7 @@ def _input(site: Site, exemption: Exemption | None) -> Iterable[str]:
         rules.append(_not_to_us(site, exemption))
     # A flow that was cut, or that is older than we are, must not come back as one from outside.
     rules.append('iifname != "lo" ct state new tcp flags & (fin | syn | rst | ack) != syn drop')
-    yield from chain("input", rules, _base("input", 0, "accept"))
+    yield from chain("input", rules, base_chain("input", 0, "accept"))
 
 
 def _not_to_us(site: Site, exemption: Exemption) -> str:
@@ -431,80 +390,33 @@ def _not_to_us(site: Site, exemption: Exemption) -> str:
 
 
 def _forward() -> Iterable[str]:
-    yield from chain("forward", ["drop"], _base("forward", 0, "drop"))
+    yield from chain("forward", ["drop"], base_chain("forward", 0, "drop"))
+
+
+def _clear(stamp: Exemption) -> str:
+    """A multicast packet is looped back behind the stamp and before the door that clears it."""
+    stamped = f"meta mark {stamp.mark:#010x} meta priority {class_id(stamp.priority)}"
+    return f"{stamped} meta mark set 0 meta priority set 0:0"
+
+
+def restamp(site: Site, stamp: Exemption) -> str:
+    """Another stamp behind a standing ruleset, in one transaction."""
+    lines = [f"flush chain inet {TABLE} cleared", f"flush chain inet {TABLE} stamp"]
+    lines += [f"add rule inet {TABLE} cleared {_clear(stamp)}"]
+    lines += [f"add rule inet {TABLE} stamp {_set_stamp(stamp)}", *netdev(site, stamp)]
+    return "\n".join(lines) + "\n"
+
+
+def _set_stamp(stamp: Exemption) -> str:
+    return f"meta mark set {stamp.mark:#010x} meta priority set {class_id(stamp.priority)}"
 
 
 def _stamp(site: Site, exemption: Exemption | None, stamp: Exemption) -> Iterable[str]:
     """The last word of the IP path. Without the last door, at least our exemption doesn't leave on our packets."""
     rules = []
     if site.raw != "none":
-        rules = [f"meta mark set {stamp.mark:#010x} meta priority set {_priority(stamp.priority)}"]
+        rules = [_set_stamp(stamp)]
     elif exemption is not None:
-        mark = f"meta mark {exemption.mark:#010x} meta priority {_priority(exemption.priority)}"
+        mark = f"meta mark {exemption.mark:#010x} meta priority {class_id(exemption.priority)}"
         rules = [f"{mark} meta mark set 0 meta priority set 0:0"]
-    yield from chain("stamp", rules, _base("postrouting", TOP, "accept"))
-
-
-# -- flows that were cut ---------------------------------------------------------------------------------------------
-def _cut_table() -> list[str]:
-    """Before anything accepts on state: in both directions, renewed by each packet stopped, or the peer's next
-    datagram after the time-out opened the flow again, as one from outside."""
-    lines = [f"table inet {CUT_TABLE} {{"]
-    for family in (4, 6):
-        address = _ADDRESS[family]
-        lines += [
-            f"\tset cut{family} {{",
-            f"\t\ttype {address} . inet_proto . inet_service . {address} . inet_service",
-            f"\t\tsize {CUT_SIZE}",
-            "\t\tflags dynamic,timeout",
-            f"\t\ttimeout {CUT_SECONDS}s",
-            "\t}",
-        ]
-    lines += chain("refuse", [])
-    lines += chain("cut_in", [], _base("prerouting", -290, "accept"))
-    lines += chain("cut_out", [], _base("output", -10, "accept"))
-    lines.append("}")
-    lines += [f"flush chain inet {CUT_TABLE} {name}" for name in ("refuse", "cut_in", "cut_out")]
-    into, out = [], []
-    for family in (4, 6):
-        ip = "ip" if family == 4 else "ip6"
-        arriving = f"{ip} daddr . meta l4proto . th dport . {ip} saddr . th sport"
-        leaving = f"{ip} saddr . meta l4proto . th sport . {ip} daddr . th dport"
-        renewed = f"timeout {CUT_SECONDS}s"
-        into.append(f'iifname != "lo" {arriving} @cut{family} update @cut{family} {{ {arriving} {renewed} }} drop')
-        out.append(f"{leaving} @cut{family} update @cut{family} {{ {leaving} {renewed} }} goto refuse")
-    lines.append(f"table inet {CUT_TABLE} {{")
-    lines += chain("refuse", ["counter", *_REFUSE])
-    lines += chain("cut_in", into)
-    lines += chain("cut_out", out)
-    lines.append("}")
-    return lines
-
-
-# -- the last door ---------------------------------------------------------------------------------------------------
-def netdev(site: Site, stamp: Exemption) -> list[str]:
-    """The netdev table for `site`. With "prefix" the base chain is already there: only a netlink message of our own
-    can make it (`devices.py`), and here it is filled."""
-    if site.raw == "none":
-        return _gone("netdev", TABLE)
-    mark = f"meta mark {stamp.mark:#010x} meta priority {_priority(stamp.priority)}"
-    rules = [f"{mark} meta mark set 0 meta priority set 0:0 accept"]
-    if site.own4:
-        # The frame's own type, not only what the packet socket claims it to be; nothing behind the 28 octets of ARP
-        # but the padding to an Ethernet frame.
-        rules.append(
-            "ether type arp meta protocol arp arp htype 1 arp ptype ip arp hlen 6 arp plen 4 "
-            "arp operation { request, reply } arp saddr ip @own4 meta length <= 64 accept"
-        )
-    rules.append("counter drop")
-    own = list(_set("own4", "ipv4_addr", [show(packed) for packed in dict.fromkeys(site.own4)])) if site.own4 else []
-    if site.raw == "devices":
-        names = ", ".join(f'"{name}"' for name in site.devices)
-        base = f"type filter hook egress devices = {{ {names} }} priority {TOP}; policy drop;"
-        return [*_gone("netdev", TABLE), f"table netdev {TABLE} {{", *own, *chain("egress", rules, base), "}"]
-    flush = [f"flush chain netdev {TABLE} egress"]
-    if own:
-        flush += [f"add set netdev {TABLE} own4 {{ type ipv4_addr; }}", f"flush set netdev {TABLE} own4"]
-    return [*flush, f"table netdev {TABLE} {{", *own, *chain("egress", rules), "}"]
-
-
+    yield from chain("stamp", rules, base_chain("postrouting", TOP, "accept"))

@@ -6,15 +6,33 @@ it is looked at again while serving, because somebody may remove tables that he 
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from egress.firewall.nfnetlink import DUMP, GETCHAIN, GETTABLE, INET, NETDEV, attributes, dump, message
-from egress.firewall.ruleset import TABLE
+from egress.firewall.nfnetlink import (
+    DUMP,
+    GETCHAIN,
+    GETTABLE,
+    INET,
+    NETDEV,
+    NFTABLES,
+    NLMSG_ERROR,
+    REQUEST,
+    attributes,
+    dump,
+    failure,
+    message,
+    messages,
+    text,
+    u32,
+)
+from egress.firewall.tables import TABLE
 
 if TYPE_CHECKING:
     import socket
 
 _DORMANT = 0x1
+_GETOBJ, _COUNTER = NFTABLES << 8 | 19, 1  # NFT_MSG_GETOBJ, NFT_OBJECT_COUNTER
 _DROP, _ACCEPT = 0, 1
 _FORWARD, _OUTPUT = 2, 3  # NF_INET_*
 _EGRESS = 1  # NF_NETDEV_EGRESS
@@ -68,6 +86,18 @@ def judge(chains: Snapshot) -> Standing | None:
         if output[1] != _DROP or forward[:2] != (_FORWARD, _DROP):
             return None
     return Standing(mode, digest, guarded)
+
+
+def counter(sock: socket.socket, family: int, name: str) -> int:
+    """Packets that a named counter of our table has seen. Raises FirewallError (there is none)."""
+    request = text(1, TABLE) + text(2, name) + u32(3, _COUNTER)
+    sock.send(message(_GETOBJ, REQUEST, 3, family, request))
+    for kind, _, _, body in messages(sock.recv(8192)):
+        if kind == NLMSG_ERROR:
+            raise failure(-int.from_bytes(body[:4], sys.byteorder, signed=True), body)
+        data = attributes(body, 4).get(4, b"")
+        return int.from_bytes(attributes(data).get(2, b""), "big")
+    return 0
 
 
 def _text(data: bytes | None) -> str:

@@ -1,0 +1,54 @@
+"""The words that all our tables are written in, and the place they are written for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+TABLE = "sallyport"
+CUT_TABLE = "sallyport_cut"
+TOP = 2147483000  # a priority behind whoever else hooks there
+ADDRESS = {4: "ipv4_addr", 6: "ipv6_addr"}
+REFUSE = ["meta l4proto tcp reject with tcp reset", "reject with icmpx admin-prohibited"]
+
+
+class Site(NamedTuple):
+    """The namespace and kernel that a ruleset is written for."""
+
+    placement: str = "inside"  # of the sandbox's namespace; the seam for rules at the host's end of its cable
+    raw: str = "none"  # how packet sockets are held: "prefix" (all devices), "devices" (listed), "none"
+    devices: tuple[str, ...] = ()
+    own4: tuple[bytes, ...] = ()  # addresses that ARP may speak for
+    onlink6: tuple[tuple[bytes, int], ...] = ()  # prefixes that neighbour discovery may go to
+    log_group: int = 0  # NFLOG group of refused packets, 0 for none
+    socket_match: bool = True  # the kernel has nft_socket; else our sockets' ports are noted as they send
+    ct_timeout: bool = True  # the kernel has ct timeout objects
+    ip_options: bool = True  # the kernel matches IPv4 options
+
+
+def base_chain(hook: str, priority: int, policy: str, kind: str = "filter") -> str:
+    """What makes a chain one that packets enter."""
+    return f"type {kind} hook {hook} priority {priority}; policy {policy};"
+
+
+def class_id(value: int) -> str:
+    """A priority as nft writes them: two halves of 16 bits in hexadecimal."""
+    return f"{value >> 16:x}:{value & 0xFFFF:x}"
+
+
+def named_set(name: str, kind: str, elements: Sequence[str], flags: str = "") -> Iterable[str]:
+    """A set's lines."""
+    yield f"\tset {name} {{"
+    yield f"\t\ttype {kind}"
+    if flags:
+        yield f"\t\tflags {flags}"
+    if elements:
+        yield "\t\telements = { " + ", ".join(elements) + " }"
+    yield "\t}"
+
+
+def gone(family: str, table: str) -> list[str]:
+    """Take a table away, whether it is there or not: nft 1.0.6 has no `destroy`."""
+    return [f"table {family} {table}", f"delete table {family} {table}"]

@@ -1,0 +1,222 @@
+"""Flows: which there are, cut for good, judged again by every load; 7 and 8 are ways around."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lab.sites import STREAM_PORT
+from tests.real.firewall.conftest import EVERYTHING, packed, part
+
+if TYPE_CHECKING:
+    from egress.firewall.conntrack import Flow
+    from egress.firewall.nflog import Denied
+    from tests.real.firewall.conftest import Guarded
+
+SITE = pytest.mark.parametrize("site", ["198.51.100.10", "2001:db8:100::10"])
+
+
+def to(guarded: Guarded, site: str) -> list[Flow]:
+    return [flow for flow in guarded.firewall.flows() if flow.remote == packed(site)]
+
+
+def datagrams(guarded: Guarded, site: str) -> socket.socket:
+    """A UDP socket whose peer keeps sending."""
+    sock = guarded.lab.sandbox.socket(socket.AF_INET6 if ":" in site else socket.AF_INET, socket.SOCK_DGRAM)
+    sock.settimeout(1)
+    sock.connect((site, STREAM_PORT))
+    sock.send(b"go")
+    assert sock.recv(64)
+    return sock
+
+
+def hears(sock: socket.socket, seconds: float = 0.3) -> bool:
+    """Whether anything comes still, after what is queued."""
+    sock.setblocking(False)
+    for _ in range(2):  # an error that waits is read before what is queued
+        try:
+            while sock.recv(65536):
+                pass
+        except OSError:
+            pass
+    sock.settimeout(seconds)
+    try:
+        return bool(sock.recv(64))
+    except OSError:
+        return False
+
+
+def ended(sock: socket.socket) -> bool:
+    """Whether whoever blocks in a read is told that it is over, behind what is queued."""
+    sock.settimeout(1)
+    try:
+        while sock.recv(1 << 20):
+            pass
+    except TimeoutError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def sends(guarded: Guarded, sock: socket.socket, site: str) -> bool:
+    with guarded.lab.capture() as capture:
+        try:
+            sock.send(b"smuggled")
+        except OSError:
+            pass
+        return bool(capture.packets(0.15, destination=site, payload=b"smuggled"))
+
+
+@SITE
+def test_flows_say_who_opened_them(guarded: Guarded, site: str) -> None:
+    lab = guarded.lab
+    spec = guarded.load()
+    guarded.learn(site)
+    stream = lab.open(site, STREAM_PORT)
+    (flow,) = to(guarded, site)
+    assert (flow.protocol, flow.remote_port, flow.outgoing) == ("tcp", STREAM_PORT, True)
+    assert (flow.local_port, flow.mark) == (stream.getsockname()[1], spec.flow_mark)
+    assert guarded.firewall.active() == {packed(site)}
+    with lab.sandbox.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
+        server.bind(("", 8080))
+        server.listen()
+        with lab.dial_in(8080) as client:
+            (inbound,) = [flow for flow in guarded.firewall.flows() if flow.local_port == 8080]
+            assert not inbound.outgoing
+            assert inbound.remote == packed(client.getsockname()[0])
+    assert guarded.firewall.active() == {packed(site)}
+
+
+@SITE
+def test_7_a_flow_that_was_cut_stays_cut_while_its_peer_goes_on(guarded: Guarded, site: str) -> None:
+    lab = guarded.lab
+    guarded.load()
+    guarded.learn(site)
+    stream = lab.open(site, STREAM_PORT)
+    with datagrams(guarded, site) as udp:
+        assert hears(stream)
+        assert hears(udp)
+        guarded.load()  # the address is gone from it
+        doomed = to(guarded, site)
+        assert {flow.protocol for flow in doomed} == {"tcp", "udp"}
+        started = time.monotonic()
+        guarded.firewall.cut(doomed)
+        assert time.monotonic() - started < 0.5
+        assert ended(stream)
+        for _ in range(3):
+            assert not hears(udp)
+            assert not sends(guarded, udp, site)
+        assert not to(guarded, site)
+
+
+@SITE
+def test_7_taking_the_conntrack_entry_alone_would_not_do(guarded: Guarded, site: str) -> None:
+    """The control: the peer's next datagram is a flow from outside, and the sandbox answers it."""
+    guarded.load()
+    guarded.learn(site)
+    with datagrams(guarded, site) as udp:
+        guarded.load()
+        family = ["-f", "ipv6"] if ":" in site else []
+        guarded.lab.sandbox.run(["conntrack", "-D", *family, "-p", "udp", "-d", site], check=True)
+        assert hears(udp)
+        assert sends(guarded, udp, site)
+
+
+@SITE
+def test_7_tcp_is_not_picked_up_in_mid_stream(guarded: Guarded, site: str) -> None:
+    guarded.load()
+    guarded.learn(site)
+    stream = guarded.lab.open(site, STREAM_PORT)
+    guarded.load()
+    family = ["-f", "ipv6"] if ":" in site else []
+    guarded.lab.sandbox.run(["conntrack", "-D", *family, "-p", "tcp", "-d", site], check=True)
+    assert not sends(guarded, stream, site)
+    assert not hears(stream)
+
+
+@SITE
+def test_8_flows_from_before(guarded: Guarded, site: str) -> None:
+    """Opened before the first ruleset, some with connection tracking on already; cut when the policy says no."""
+    lab = guarded.lab
+    stream = lab.open(site, STREAM_PORT)
+    other = "2001:db8:100::20" if ":" in site else "198.51.100.20"
+    kept = lab.open(other, STREAM_PORT)
+    with datagrams(guarded, site) as udp:
+        guarded.firewall.lock()
+        assert not hears(stream)
+        guarded.load(plan=(part(other + ("/128" if ":" in site else "/32"), allow=EVERYTHING),))
+        doomed = to(guarded, site)
+        assert {(flow.protocol, flow.outgoing) for flow in doomed} == {("tcp", True), ("udp", True)}
+        guarded.firewall.cut(doomed)
+        assert ended(stream)
+        assert not hears(udp)
+        assert not sends(guarded, udp, site)
+        assert sends(guarded, kept, other)
+        assert hears(kept)
+
+
+@SITE
+def test_8_tracked_flows_from_before(guarded: Guarded, site: str) -> None:
+    lab = guarded.lab
+    chain = " chain c {\n  type filter hook output priority 0;\n  ct state new counter\n }\n"
+    lab.sandbox.nft(f"table inet other {{\n{chain}}}\n")
+    stream = lab.open(site, STREAM_PORT)
+    with datagrams(guarded, site) as udp:
+        guarded.firewall.lock()
+        assert not sends(guarded, stream, site)
+        assert not sends(guarded, udp, site)
+        guarded.load()
+        guarded.firewall.cut(to(guarded, site))
+        assert not hears(udp)
+        assert not hears(stream)
+
+
+@SITE
+def test_a_load_judges_living_flows_again(guarded: Guarded, site: str) -> None:
+    lab = guarded.lab
+    guarded.load()
+    guarded.learn(site)
+    stream = lab.open(site, 5000)
+    stream.send(b"one")
+    assert stream.recv(3) == b"one"
+    guarded.load(learned={0: [(packed(site), 60000)]})
+    stream.send(b"two")
+    assert stream.recv(3) == b"two"
+    guarded.load()
+    assert not sends(guarded, stream, site)
+
+
+@SITE
+def test_a_flow_outlives_its_lease(guarded: Guarded, site: str) -> None:
+    guarded.load()
+    guarded.learn(site, seconds=0.3)
+    stream = guarded.lab.open(site, 5000)
+    time.sleep(0.5)
+    stream.send(b"still")
+    assert stream.recv(5) == b"still"
+    assert guarded.lab.connect(site, 5000) == "refused"
+
+
+def test_refused_packets_are_told(guarded: Guarded) -> None:
+    from egress.loop import Loop
+
+    lab = guarded.lab
+    guarded.load()
+    loop = Loop()
+    told: list[Denied] = []
+    guarded.firewall.watch_denied(loop, told.append)
+    lab.connect("198.51.100.10", 8080)
+    lab.udp("2001:db8:100::10", 123)
+    lab.ping("198.51.100.10")
+    loop.call_later(0.3, loop.stop)
+    loop.run()
+    seen = {(one.protocol, one.destination, one.port) for one in told}
+    assert ("tcp", packed("198.51.100.10"), 8080) in seen
+    assert ("udp", packed("2001:db8:100::10"), 123) in seen
+    assert ("icmp", packed("198.51.100.10"), 0) in seen
+    guarded.firewall.close()
+    loop.close()
