@@ -30,6 +30,7 @@ _ADDRESS = {A: 4, AAAA: 16}
 # DNSKEY, NSEC3, NSEC3PARAM, CDS, CDNSKEY, DLV): validation is the resolver's job.
 _DROPPED = frozenset((OPT, *range(128, 256), 24, 25, 30, 43, 46, 47, 48, 50, 51, 59, 60, 32769))
 _STEPS = 32_768  # labels and pointers of all names in a message: more than 64 KiB of honest records have
+_ESCAPES = 64  # steps that the text of a name with odd octets counts for
 _HOPS = 64  # pointers in one name
 _HIDDEN = frozenset((4, 5, 6, 7))  # SvcParamKeys: ipv4hint, ech, ipv6hint, dohpath
 _MANDATORY = 0
@@ -53,7 +54,7 @@ def parse_answer(data: bytes, question: bytes, name: str) -> Answer:
     """
     at = 12 + len(question)
     size = len(data)
-    if size < at or data[12:at] != question or not data[2] & 0x80 or data[2] & 0x78:
+    if not at <= size <= 0xFFFF or data[12:at] != question or not data[2] & 0x80 or data[2] & 0x78:
         raise WireError("not an answer to this question")
     questions, answers, authorities, additionals = _COUNTS.unpack_from(data, 4)
     if questions != 1:
@@ -73,13 +74,12 @@ def parse_answer(data: bytes, question: bytes, name: str) -> Answer:
                 target = (first & 0x3F) << 8 | data[at + 1]
                 found = known.get(target)
                 if found is None:
-                    labels, _, steps = _labels(data, at, steps)
-                    found = known[target] = name_text(labels)[0]
+                    found, _, steps = _owner(data, at, steps)
+                    known[target] = found
                 owner = found
                 at += 2
             else:
-                labels, at, steps = _labels(data, at, steps)
-                owner = name_text(labels)[0]
+                owner, at, steps = _owner(data, at, steps)
             rtype, rclass, ttl, length = _FIXED.unpack_from(data, at)
             at += 10
             end = at + length
@@ -96,7 +96,10 @@ def parse_answer(data: bytes, question: bytes, name: str) -> Answer:
                     if after != end:
                         raise WireError("rdata is not what its type asks for")
                     rdata = _wire(labels)
-                    known.setdefault(at, name_text(labels)[0])  # as a rule the next record's owner points here
+                    text, plain = name_text(labels)
+                    known.setdefault(at, text)  # as a rule the next record's owner points here
+                    if not plain:
+                        steps -= _ESCAPES
                 else:
                     rdata, steps = _expanded(data, at, end, rtype, steps)
                 if ttl > DAY:
@@ -153,8 +156,7 @@ def _rest(
             raise WireError("a record ends beyond the message")
         if left > additionals:
             if rtype == SOA and rclass == IN and below is not None and soa is None:
-                labels, _, steps = _labels(data, start, steps)
-                owner = name_text(labels)[0]
+                owner, _, steps = _owner(data, start, steps)
                 if not below or not owner or below == owner or below.endswith("." + owner):
                     rdata, steps = _expanded(data, at, end, SOA, steps)
                     soa = Record(owner, SOA, _seconds(ttl), rdata)
@@ -164,6 +166,13 @@ def _rest(
             upper = ttl >> 20 & 0xFF0
         at = end
     return soa, max(upper, 0)
+
+
+def _owner(data: bytes, at: int, steps: int) -> tuple[str, int, int]:
+    """A name as text, where it ends, and the steps that are left."""
+    labels, at, steps = _labels(data, at, steps)
+    text, plain = name_text(labels)
+    return text, at, steps if plain else steps - _ESCAPES
 
 
 def _labels(data: bytes, at: int, steps: int) -> tuple[list[bytes], int, int]:
@@ -223,10 +232,7 @@ def _expanded(data: bytes, at: int, end: int, rtype: int, steps: int) -> tuple[b
         rdata += _wire(labels)
     if place > end or (rest is not None and end - place != rest):
         raise WireError("rdata is not what its type asks for")
-    rdata += data[place:end]
-    if len(rdata) > 0xFFFF:  # it was shorter while it was compressed
-        raise WireError("rdata is too long once its name is written out")
-    return rdata, steps
+    return rdata + data[place:end], steps  # below 64 KiB: whatever a pointer adds stands elsewhere in the message
 
 
 def scrub_svcb(rdata: bytes) -> bytes | None:
