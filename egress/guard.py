@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from egress.dns.interceptor import Interceptor
 from egress.dns.service import Service
-from egress.firewall.leases import Leases
+from egress.firewall import FirewallError
+from egress.firewall.leases import SLACK, Leases, Teaching
 from egress.firewall.ruleset import Exemption, RulesetSpec
 from policies.matcher import Teach
 from policies.model import Action
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from egress.dns.interceptor import Denial
     from egress.firewall.conntrack import Flow
     from egress.firewall.guardhouse import Firewall
-    from egress.firewall.leases import Grant, Teaching
+    from egress.firewall.leases import Grant
     from egress.loop import Loop
     from egress.state import Handover
     from policies.matcher import CompiledPolicy
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 SWEEP = 5.0  # seconds between looks at which leases are in use
 STALL = 15.0  # seconds late: the whole container stood still
+NAMELESS = "?"  # begins the name of a lease whose name is not known any more; no query name begins so
 WATCH = 0.5  # seconds between looks at whether our tables still stand
 
 
@@ -94,7 +96,25 @@ class Guard:
         for packed, teaching in self._handover.leases():
             if teaching.until > now:
                 self._leases.restore(packed, teaching)
+        if not len(self._leases):
+            self._adopt(compiled, now)
         self.apply(compiled, document, None, done)
+
+    def _adopt(self, compiled: CompiledPolicy, now: float) -> None:
+        """The whole sidecar starts again: what the standing table learned under this very policy still holds.
+
+        The sets know addresses and times, not names, so these go with the next policy change.
+        """
+        try:
+            standing = self.firewall.standing()
+            if standing is None or standing.digest != digest(compiled):
+                return
+            for index, ports in enumerate(compiled.port_classes()):
+                for packed, left in self.firewall.learned(index):
+                    until = now + left / 1000 - SLACK
+                    self._leases.restore(packed, Teaching(f"{NAMELESS}{index}", (), ports, until, now))
+        except (OSError, FirewallError) as error:
+            self._report(f"learned addresses could not be taken over: {error}")
 
     def apply(
         self,
@@ -112,9 +132,15 @@ class Guard:
         if service is not None:
             service.hold()
         before, old_spec = self._leases, self._spec
+        same = self._compiled is None or digest(self._compiled) == digest(compiled)
+
+        def decide(packed: bytes, teaching: Teaching) -> PortSet | None:
+            if teaching.name.startswith(NAMELESS):
+                return teaching.ports if same else None
+            return effective(compiled, packed, teaching)
 
         def work() -> tuple[RulesetSpec, Leases, dict[PortSet, int]]:
-            leases = before.rebase(lambda packed, teaching: effective(compiled, packed, teaching), self.loop.now())
+            leases = before.rebase(decide, self.loop.now())
             spec, classes = self._specify(compiled, leases)
             self.firewall.load(spec)
             if commit is not None:
@@ -182,6 +208,7 @@ class Guard:
             dns_ports=place.dns_ports,
             own=place.own,
             exemption=self.exemption,
+            digest=digest(compiled),
             stamp=Exemption(*_secret()),
             flow_mark=_secret()[0],
         )
@@ -311,7 +338,15 @@ class Guard:
 
     def names_of(self, packed: bytes) -> tuple[str, ...]:
         """The names whose answers led to this address."""
-        return self._leases.names_of(packed)
+        return tuple(name for name in self._leases.names_of(packed) if not name.startswith(NAMELESS))
+
+
+def digest(compiled: CompiledPolicy) -> str:
+    """Equal for policies that decide alike: kept in the ruleset, so that a restart knows which one stands."""
+    from _blake2 import blake2s  # what hashlib gives, without 3 MB of OpenSSL
+
+    lines = [compiled.policy.default.value, *(rule.describe() for rule in compiled.rules)]
+    return str(blake2s("\n".join(lines).encode(), digest_size=16).hexdigest())
 
 
 def effective(compiled: CompiledPolicy, packed: bytes, teaching: Teaching) -> PortSet | None:

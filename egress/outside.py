@@ -27,19 +27,32 @@ if TYPE_CHECKING:
     from egress.firewall.nflog import Denied
     from egress.isolation.guard import Seat
 
+LINGER = 0.07  # seconds: the kernel gathers refused packets for 50 ms before it tells of them
+
 
 def run_guard(seat: Seat) -> int:
     """Guard the sandbox of `seat` until its `stop_fd` ends. The exit code of the guard's process."""
+    code = 0
     firewall = Firewall()
     firewall.lock()
+    firewall.reopen()
     udp, tcp = bind_dns()
     seat.locked()
 
+    config = seat.config
     loop = Loop(lambda error: seat.warn(f"unexpected: {type(error).__name__}: {error}"))
     guard = Guard(
         loop,
         firewall,
-        Placement("dns+nft", dns_ports(udp, tcp), (), (), doh_all=False, doh_networks=(), own=()),
+        Placement(
+            mode="dns+nft",
+            dns_ports=dns_ports(udp, tcp),
+            upstreams=(),
+            exempt=(),
+            doh_all=config.block_doh and not config.doh_networks,
+            doh_networks=config.doh_networks if config.block_doh else (),
+            own=(),
+        ),
         Handover(),
         lambda denial: None if denial.expansion else seat.denied_name(denial.name, denial.reason, denial.rule),
         seat.warn,
@@ -60,14 +73,16 @@ def run_guard(seat: Seat) -> int:
 
     def started(error: BaseException | None) -> None:
         if error is not None:
+            nonlocal code
+            code = 1
             seat.warn(f"the ruleset could not be loaded: {error}")
             loop.stop()
             return
         service = guard.service
         assert service is not None
-        servers = tuple(Server(upstream.address, upstream.port) for upstream in seat.config.upstreams)
+        servers = tuple(Server(upstream.address, upstream.port) for upstream in config.upstreams)
         ports = Ports(lambda server: dial(server, socket.SOCK_DGRAM), lambda server: dial(server, socket.SOCK_STREAM))
-        service.upstream = Upstream(loop, servers, ports, seat.config.upstream_timeout, service.answers_ready)
+        service.upstream = Upstream(loop, servers, ports, config.upstream_timeout, service.answers_ready)
         for sock in udp:
             service.listen(sock)
         for sock in tcp:
@@ -77,7 +92,11 @@ def run_guard(seat: Seat) -> int:
         firewall.watch_denied(loop, denied)
         seat.ready()
 
-    loop.add_reader(seat.stop_fd, loop.stop)
+    def leave() -> None:
+        loop.remove_reader(seat.stop_fd)
+        loop.call_later(LINGER, loop.stop)
+
+    loop.add_reader(seat.stop_fd, leave)
     guard.start(compile_policy(seat.policy), document_of(seat.policy), started)
     loop.run()
-    return 0
+    return code

@@ -57,6 +57,11 @@ class CompiledPolicy:
         self._classes: tuple[PortSet, ...] | None = None
         self._learnable: dict[PortSet, PortSet] = {}
 
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """All rules in the order of their authority, the operator's first."""
+        return self._rules
+
     # Names
 
     def decide_name(self, name: str) -> Decision:

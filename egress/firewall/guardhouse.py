@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from egress.firewall import FirewallError, devices, nft
 from egress.firewall.addressmap import show
 from egress.firewall.lastdoor import COUNTER, netdev
-from egress.firewall.netlink import SetWriter
+from egress.firewall.netlink import SetWriter, elements
 from egress.firewall.nfnetlink import NETDEV
 from egress.firewall.ruleset import learned_set, lockdown, render, restamp
 from egress.firewall.standing import counter, judge, snapshot
@@ -228,10 +228,14 @@ class Firewall:
         )
 
     # -- learned addresses ---------------------------------------------------------------------------------------
-    def reopen(self) -> SetWriter:
+    def reopen(self) -> None:
         """After a fork: netlink sockets of this process's own."""
         self.close()
-        self._writer = SetWriter(self.namespace, TABLE)
+        self._open_writer()
+
+    def _open_writer(self) -> SetWriter:
+        if self._writer is None:
+            self._writer = SetWriter(self.namespace, TABLE)
         return self._writer
 
     def close(self) -> None:
@@ -253,11 +257,19 @@ class Firewall:
             if name is None:
                 name = names[key] = learned_set(len(packed), index)
             elements.append((name, packed, left))
-        (self._writer or self.reopen()).write(elements)
+        self._open_writer().write(elements)
 
     def delete_learned(self, entries: Iterable[tuple[int, bytes]]) -> None:
         """(class, packed) each; what isn't there is no error. Raises FirewallError."""
-        (self._writer or self.reopen()).delete([(learned_set(len(packed), index), packed) for index, packed in entries])
+        self._open_writer().delete([(learned_set(len(packed), index), packed) for index, packed in entries])
+
+    def learned(self, index: int) -> list[tuple[bytes, int]]:
+        """What a class's sets hold: (packed, milliseconds left). Raises FirewallError (no such sets)."""
+        return [
+            (element.key, element.left or 0)
+            for size in (4, 16)
+            for element in elements(self._open_reader(), TABLE, learned_set(size, index))
+        ]
 
     # -- flows ---------------------------------------------------------------------------------------------------
     def flows(self) -> list[Flow]:
