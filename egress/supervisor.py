@@ -202,6 +202,8 @@ def _bound(
         if kind == socket.SOCK_DGRAM:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         sock.bind(address)
+        if reuse:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     except OSError:
         sock.close()
         raise
@@ -218,8 +220,8 @@ def _bind_api(config: Config) -> socket.socket:
         tries = [(one, socket.inet_ntop(one, address), False)]
     problem: OSError | None = None
     for family, host, dual in tries:
-        # Reuse only where an earlier life's connections still linger: a bound port with it, not yet listening, can
-        # be taken over by any user.
+        # Reuse only where an earlier life's connections still linger, and only for the moment of binding: a bound
+        # port with it, not yet listening, can be taken over by any user.
         for reuse in (False, True):
             try:
                 return _bound(family, socket.SOCK_STREAM, (host, port), reuse=reuse, dual=dual)

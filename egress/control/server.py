@@ -47,6 +47,10 @@ class Server:
         """Begin to accept on a bound TCP or unix socket; the server owns it from here on."""
         sock.setblocking(False)
         sock.listen(_BACKLOG)
+        if sock.family != socket.AF_UNIX:
+            # Only from here on, when nobody can take the port any more: our connections' last minute (TIME_WAIT) must
+            # not keep the next start from binding it.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._listeners.append(Listener(self, sock))
 
     def close(self) -> None:
