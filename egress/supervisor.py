@@ -72,6 +72,7 @@ def serve(environ: Mapping[str, str]) -> int:
 def _supervise(work: Callable[[], int]) -> int:
     import gc
 
+    _spare_memory()
     gc.freeze()  # the workers share these pages for as long as nobody writes to them
     child = _fork(work)
     started = time.monotonic()
@@ -98,6 +99,19 @@ def _supervise(work: Callable[[], int]) -> int:
         elif number != signal.SIGHUP:  # a terminal that went away is no reason to leave
             _stop(child)
             return 0
+
+
+def _spare_memory() -> None:
+    """One arena for all threads, and what the lock-down used goes back: two processes share little, so both are small
+    (mallopt(3), malloc_trim(3)). A C library without these does without."""
+    import ctypes
+
+    library = ctypes.CDLL(None)
+    try:
+        library.mallopt(-8, 1)  # M_ARENA_MAX
+        library.malloc_trim(0)
+    except AttributeError:
+        pass
 
 
 _STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
