@@ -188,11 +188,10 @@ def _labels(data: bytes, at: int, steps: int) -> tuple[list[bytes], int, int]:
     hops = 0
     while size := data[at]:
         if size < 64:
-            label = data[at + 1 : at + 1 + size]
+            labels.append(data[at + 1 : at + 1 + size])  # cut short: the next look at data is beyond its end
             total += size + 1
-            if total > 255 or len(label) != size:
-                raise WireError("a name is too long or cut short")
-            labels.append(label)
+            if total > 255:
+                raise WireError("a name is too long")
             at += size + 1
         elif size >= 0xC0:
             if after < 0:

@@ -72,6 +72,10 @@ def test_an_answer() -> None:
         pytest.param(message(rr(HERE, 35, b"\0\1\0\1\xff" + b"x" * 9)), id="a NAPTR with a string beyond its end"),
         pytest.param(message(rr(b"\x40" + b"a" * 64 + b"\0", 1, bytes(4))), id="label type 01"),
         pytest.param(message(rr((b"\x3f" + b"a" * 63) * 4 + b"\0", 1, bytes(4))), id="an owner of 257 octets"),
+        pytest.param(
+            message(rr((b"\x3f" + b"a" * 63) * 3 + b"\x3e" + b"a" * 62 + b"\0", 1, bytes(4))), id="an owner of 256"
+        ),
+        pytest.param(message(rr(HERE, 65, b"\0\1\x0aapi"), ADDRESS), id="an HTTPS name that runs into the next record"),
         pytest.param(message(rr(b"\xc0" + bytes((BEHIND,)), 1, bytes(4))), id="a pointer to itself"),
         pytest.param(message(rr(b"\xc0" + bytes((BEHIND + 2,)), 1, bytes(4))), id="a pointer forwards"),
         pytest.param(message(rr(b"\xff\xff", 1, bytes(4))), id="a pointer far beyond"),

@@ -106,6 +106,8 @@ LONG = b"\x3f" + b"a" * 63
         pytest.param(message(extra=b"\0\0\1\0\1\0\0\0\0\0\0", counts=(1, 0, 0, 1)), id="a record that is not OPT"),
         pytest.param(message(extra=b"\0\0\xfa\0\xff\0\0\0\0\0\0", counts=(1, 0, 0, 1)), id="TSIG"),
         pytest.param(message(extra=OPT + OPT, counts=(1, 0, 0, 2)), id="two OPTs"),
+        pytest.param(message(extra=OPT, counts=(1, 0, 0, 2)), id="one OPT, counted twice"),
+        pytest.param(with_opt(b"\1" + OPT[1:]), id="an OPT whose owner is no root"),
         pytest.param(message(extra=OPT, counts=(1, 0, 0, 0)), id="an OPT that is not counted"),
         pytest.param(message(counts=(1, 0, 0, 1)), id="an OPT that is counted only"),
         pytest.param(with_opt(b"\1a" + OPT), id="an OPT with a name"),
