@@ -195,6 +195,8 @@ class Worker:
         self.events.loaded(str(document["defaultAction"]), document["egress"])  # type: ignore[arg-type]
         for warning in (*self.config.warnings, *self.firewall.capabilities().shortcomings()):
             self.log.warn(warning)
+        for mesh in self.firewall.neighbours():
+            self.log.error(f"{mesh} intercepts connections in this namespace too: what it proxies is not guarded here")
         self.firewall.watch_denied(self.loop, self._denied_packet)
         self.loop.call_later(self.config.probe_interval, self._probe)
 

@@ -11,12 +11,12 @@ import socket
 from typing import TYPE_CHECKING, NamedTuple
 
 from egress.firewall import FirewallError, devices, nft
-from egress.firewall.addressmap import show
 from egress.firewall.lastdoor import COUNTER, netdev
 from egress.firewall.netlink import SetWriter, elements
 from egress.firewall.nfnetlink import NETDEV
-from egress.firewall.ruleset import learned_set, lockdown, render, restamp
-from egress.firewall.standing import counter, judge, snapshot
+from egress.firewall.replacement import gently
+from egress.firewall.ruleset import learned_set, lockdown, neighbours, render, restamp
+from egress.firewall.standing import counter, inventory, judge, snapshot
 from egress.firewall.tables import TABLE, Site
 from egress.netns import NETLINK_NETFILTER, Exemption, Namespace
 
@@ -73,6 +73,8 @@ class Firewall:
         self._nft = nft.Nft()
         self._reader: socket.socket | None = None  # of the loop's thread
         self._clerk: socket.socket | None = None  # of the helper thread
+        self._door: tuple[str, ...] = ()  # the devices that our netdev chain was last written for
+        self._busy = False  # our tables are being changed by ourselves
         self._snapshot: Snapshot = {}
         self._names: dict[tuple[int, int], str] = {}
         self._watch: socket.socket | None = None
@@ -108,7 +110,7 @@ class Firewall:
 
     def intact(self) -> bool:
         """Does what was loaded last still stand? A fraction of a millisecond."""
-        return bool(self._snapshot) and snapshot(self._open_reader()) == self._snapshot
+        return self._busy or (bool(self._snapshot) and snapshot(self._open_reader()) == self._snapshot) or self._busy
 
     def unstamped(self) -> int:
         """Packets that came to the last door without the stamp since it was written; each is a packet socket's."""
@@ -122,9 +124,16 @@ class Firewall:
         FirewallError."""
         if self._site is None or self._loaded is None or self._loaded.mode == "dns" or self._site.raw == "none":
             return
-        self._stamp = Exemption(*_secret())
-        self._run(restamp(self._site, self._stamp), self._site)
-        self._snapshot = snapshot(self._desk())
+        stamp = self._stamp = Exemption(*_secret())
+        self._change(restamp(self._site, stamp), self._site)
+
+    def _change(self, text: str, site: Site) -> None:
+        self._busy = True
+        try:
+            self._run(text, site)
+        finally:
+            self._snapshot = snapshot(self._desk())
+            self._busy = False
 
     def _open_reader(self) -> socket.socket:
         if self._reader is None:
@@ -133,18 +142,41 @@ class Firewall:
 
     def _apply(self, write: Callable[[Site], str]) -> None:
         believed = self._site or self._survey(None)
+        self._busy = True
         try:
-            self._run(write(believed), believed)
-        except FirewallError as error:
-            site = self._negotiate(believed)
-            if site == believed:
-                raise
-            self._site = site
+            if self._exchange(write, believed):
+                return
             try:
-                self._run(write(site), site)
-            except FirewallError as again:
-                raise again from error
-        self._snapshot = snapshot(self._desk())
+                self._run(write(believed), believed)
+            except FirewallError as error:
+                site = self._negotiate(believed)
+                if site == believed:
+                    raise
+                self._site = site
+                try:
+                    self._run(write(site), site)
+                except FirewallError as again:
+                    raise again from error
+        finally:
+            self._snapshot = snapshot(self._desk())
+            self._busy = False
+
+    def _exchange(self, write: Callable[[Site], str], site: Site) -> bool:
+        """Replace rules behind chains that stand, where they can stand: without a packet lost."""
+        chains = snapshot(self._desk())
+        found = judge(chains)
+        if found is None:
+            return False
+        if site.raw == "devices" and found.raw and self._door == site.devices:
+            site = site._replace(raw="standing")
+        text = gently(write(site), inventory(self._desk(), chains))
+        if text is None:
+            return False
+        try:
+            self._run(text, site)
+        except FirewallError:
+            return False  # whatever it was, the whole replacement says whether it matters
+        return True
 
     def _desk(self) -> socket.socket:
         """A netlink socket that stays open: closing one after a change waits for the kernel's clean-up."""
@@ -158,6 +190,8 @@ class Firewall:
                 if not devices.make_prefix_chain(sock):
                     raise FirewallError("this kernel takes no prefix of device names")
         self.namespace.inside(lambda: self._nft.run(text))
+        if site.raw != "standing":
+            self._door = site.devices if site.raw == "devices" else ()
 
     # -- the namespace -------------------------------------------------------------------------------------------
     def _survey(self, known: Site | None) -> Site:
@@ -226,6 +260,12 @@ class Firewall:
             can_destroy(self.namespace),
             ipv6,
         )
+
+    def neighbours(self) -> tuple[str, ...]:
+        """Service meshes that intercept in this namespace too. Raises FirewallError."""
+        from egress.firewall.neighbours import interceptors
+
+        return interceptors(self._open_reader())
 
     # -- learned addresses ---------------------------------------------------------------------------------------
     def reopen(self) -> None:
@@ -349,12 +389,12 @@ class Firewall:
         lines = []
         if (site.raw == "devices" and site.devices != before.devices) or site.own4 != before.own4:
             lines += netdev(site, self._stamp)
-        fresh = [network for network in site.onlink6 if network not in before.onlink6]
-        lines += [f"add element inet {TABLE} onlink6 {{ {show(packed)}/{length} }}" for packed, length in fresh]
+        if site.onlink6 != before.onlink6:
+            lines.append(f"flush chain inet {TABLE} neighbours")
+            lines += [f"add rule inet {TABLE} neighbours {rule}" for rule in neighbours(site)]
         if lines:
-            self.namespace.inside(lambda: self._nft.run("\n".join(lines) + "\n"))
+            self._change("\n".join(lines) + "\n", site)
         self._site = site
-        self._snapshot = snapshot(self._desk())
 
     # -- sockets -------------------------------------------------------------------------------------------------
     def udp(self, packed: bytes, port: int, exemption: Exemption) -> socket.socket:
