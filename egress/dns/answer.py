@@ -11,7 +11,7 @@ import struct
 from operator import ge
 from typing import NamedTuple
 
-from egress.dns.wire import CNAME, IN, OPT, SOA, Record, WireError, name_text
+from egress.dns.wire import CNAME, IN, OPT, SOA, Record, WireError, name_text, new_tuple
 
 A, NS, PTR, MX, AAAA, SRV, NAPTR, DNAME, SVCB, HTTPS = 1, 2, 12, 15, 28, 33, 35, 39, 64, 65
 DAY = 86_400  # seconds: longer TTLs count as this
@@ -105,7 +105,7 @@ def parse_answer(data: bytes, question: bytes, name: str) -> Answer:
                 if ttl > DAY:
                     ttl = _seconds(ttl)
                 positive = positive or rtype != CNAME
-                records.append(Record(owner, rtype, ttl, rdata))
+                records.append(new_tuple(Record, (owner, rtype, ttl, rdata)))
             at = end
         soa = None
         if additionals == 1 and not authorities and data[at : at + 3] == _OPT_HEAD:  # how most answers end
