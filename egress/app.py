@@ -98,7 +98,13 @@ class Worker:
         self.firewall = plan.firewall
         self.firewall.reopen()
         self.guard = Guard(
-            self.loop, self.firewall, placement(config, plan.sockets), plan.handover, self._denied_name, self.log.warn
+            self.loop,
+            self.firewall,
+            placement(config, plan.sockets),
+            plan.handover,
+            self._denied_name,
+            self.log.warn,
+            self._opened,
         )
         self.store = PolicyStore(self.loop, self.guard, plan.file)
         self.rule_files = RuleFiles(self.loop, self._rules_changed, self.log.warn)
@@ -238,6 +244,10 @@ class Worker:
         self.events.denied_name(denial.name, denial.reason, denial.rule)
         if self._webhook is not None:
             self._webhook.denied(denial.name)
+
+    def _opened(self, name: str, packed: bytes) -> None:
+        if self.events.wants_allowed(name):
+            self.events.allowed_name(name, [printable(packed)])
 
     def _denied_packet(self, denied: Denied) -> None:
         names = self.guard.names_of(denied.destination)

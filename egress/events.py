@@ -120,6 +120,14 @@ class Events:
         where = f"{address} {protocol}" + ("" if port is None else f"/{port}")
         self._tell(self._denied, key, "warn", f"denied packet to {where}", fields)
 
+    def wants_allowed(self, host: str) -> bool:
+        """Whether `allowed_name` would tell of it; counted where not. Cheap: asked for every address that is opened."""
+        return (
+            self._log.enabled("info")
+            and not self._allowed.repeats((host, ""))
+            and not self._allowed.overflows(self._clock.now() + WINDOW)
+        )
+
     def allowed_name(self, host: str, addresses: Sequence[str], error: str = "") -> None:
         """A look-up was allowed and answered, or, with `error`, could not be answered."""
         key = (host, error)
@@ -194,12 +202,18 @@ class _Table:
         kind.count += 1
         return True
 
+    def overflows(self, until: float) -> bool:
+        """Whether the table is full; then one more is counted that can't be told by itself."""
+        if len(self._kinds) < KINDS:
+            return False
+        if not self._beyond:
+            self._beyond_until = until
+        self._beyond += 1
+        return True
+
     def add(self, key: _Key, until: float, level: str, message: str, fields: dict[str, object]) -> bool:
         """Take note of something new; False when the table is full and it only counts."""
-        if len(self._kinds) >= KINDS:
-            if not self._beyond:
-                self._beyond_until = until
-            self._beyond += 1
+        if self.overflows(until):
             return False
         self._kinds[key] = _Kind(until, level, message, fields)
         return True

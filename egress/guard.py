@@ -64,7 +64,9 @@ class Guard:
         handover: Handover,
         denied: Callable[[Denial], None],
         report: Callable[[str], None],
+        opened: Callable[[str, bytes], None] | None = None,
     ) -> None:
+        """`denied` hears of refused names, `opened` of a name and each address that it opened or renewed."""
         self.loop = loop
         self.firewall = firewall
         self.placement = placement
@@ -74,6 +76,7 @@ class Guard:
         self._handover = handover
         self._denied = denied
         self._report = report
+        self._opened = opened
         self._compiled: CompiledPolicy | None = None
         self._document = b""
         self._leases = Leases()
@@ -248,7 +251,10 @@ class Guard:
     def _note(self, news: Iterable[tuple[bytes, str]]) -> None:
         """Write learned addresses down where the next worker finds them."""
         teachings = []
+        opened = self._opened
         for packed, name in news:
+            if opened is not None:
+                opened(name, packed)
             teaching = self._leases.teaching(packed, name)
             if teaching is not None:
                 teachings.append((packed, teaching))
