@@ -76,11 +76,12 @@ class Chains:
 class AddressMap:
     """One verdict map for each family, from the ranges of a plan."""
 
-    def __init__(self, name: str, plan: Sequence[AddressRange], side: str, chains: Chains, whole: str = "") -> None:
-        """`side` is the field of the plan's ranges to map; `whole` is the verdict for a range whose every port is in
-        it (it then needs no chain), empty where there is none."""
+    def __init__(self, plan: Sequence[AddressRange], side: str, load: int, chains: Chains, whole: str = "") -> None:
+        """`side` is the field of the plan's ranges to map; `load` makes the map's name another one in every load (nft
+        takes an interval of the map that goes for one that is in the way); `whole` is the verdict for a range whose
+        every port is in it (it then needs no chain), empty where there is none."""
         self._entries: dict[int, list[tuple[bytes, bytes, str]]] = {4: [], 16: []}
-        self._name = name
+        self._names = {size: f"{side}{4 if size == 4 else 6}_{load:08x}" for size in (4, 16)}
         for part in plan:
             ports: PortSet = getattr(part, side)
             if not ports:
@@ -98,7 +99,7 @@ class AddressMap:
         for size, family in ((4, "ipv4_addr"), (16, "ipv6_addr")):
             entries = self._entries[size]
             if entries:
-                yield f"\tmap {self._name}{4 if size == 4 else 6} {{"
+                yield f"\tmap {self._names[size]} {{"
                 yield f"\t\ttype {family} : verdict"
                 yield "\t\tflags interval"
                 yield "\t\telements = {"
@@ -110,9 +111,9 @@ class AddressMap:
         """Look the destination up."""
         rules = []
         if self._entries[4]:
-            rules.append(f"ip daddr vmap @{self._name}4")
+            rules.append(f"ip daddr vmap @{self._names[4]}")
         if self._entries[16]:
-            rules.append(f"ip6 daddr vmap @{self._name}6")
+            rules.append(f"ip6 daddr vmap @{self._names[16]}")
         return rules
 
 

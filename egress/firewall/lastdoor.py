@@ -19,8 +19,8 @@ COUNTER = "unstamped"  # packets that came without the stamp
 
 
 def netdev(site: Site, stamp: Exemption) -> list[str]:
-    """The netdev table for `site`. With "prefix" the base chain is already there: only a netlink message of our own
-    can make it (`devices.py`), and here it is filled."""
+    """The netdev table for `site`. With "prefix" and "standing" the base chain is already there, on the right devices,
+    and only its rules are replaced: the first only a netlink message of our own can make (`devices.py`)."""
     if site.raw == "none":
         return gone("netdev", TABLE)
     mark = f"meta mark {stamp.mark:#010x} meta priority {class_id(stamp.priority)}"

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from egress.firewall.addressmap import AddressMap, Chains, chain, port_rules, show
 from egress.firewall.cuttable import cut_table
 from egress.firewall.lastdoor import netdev
+from egress.firewall.replacement import WHOLE
 from egress.firewall.tables import ADDRESS, CUT_TABLE, REFUSE, TABLE, TOP, Site, base_chain, class_id, gone, named_set
 from egress.netns import Exemption
 
@@ -74,9 +75,9 @@ def learned_set(family_bytes: int, index: int) -> str:
 
 def lockdown(site: Site, stamp: Exemption) -> str:
     """Deny-all, port 53 included; loopback and answers to who can reach the sandbox go on."""
-    lines = ["table inet sallyport", "delete table inet sallyport", "table inet sallyport {"]
+    lines = [WHOLE + f"table inet {TABLE} {{"]
     lines += chain(f"policy_{LOCKED}", [])
-    lines += _onlink(site)
+    lines += chain("neighbours", neighbours(site))
     lines += chain("refuse", ["counter", *REFUSE])
     lines += _source_checks(site, [], [], stamp)
     lines += chain("output", [*_output_head([], []), "goto refuse"], base_chain("output", 0, "drop"))
@@ -95,9 +96,9 @@ def render(spec: RulesetSpec, site: Site) -> str:
         raise ValueError(f"no ruleset for placement {site.placement!r}")
     enforcing = spec.mode == "dns+nft"
     deny, allow = Chains("deny", "goto refuse"), Chains("allow", "goto open")
-    denied = AddressMap("deny", spec.plan, "deny", deny, "goto refuse")
-    allowed = AddressMap("allow", spec.plan, "allow", allow)
-    lines = ["table inet sallyport", "delete table inet sallyport", "table inet sallyport {"]
+    denied = AddressMap(spec.plan, "deny", spec.flow_mark, deny, "goto refuse")
+    allowed = AddressMap(spec.plan, "allow", spec.flow_mark, allow)
+    lines = [WHOLE + f"table inet {TABLE} {{"]
     lines += chain(f"policy_{spec.digest}", [])
     lines += chain(f"mode_{spec.mode.replace('+', '_')}", [])
     lines += _own_sets(spec, site)
@@ -110,7 +111,7 @@ def render(spec: RulesetSpec, site: Site) -> str:
     own = [f"{mark} jump own", *_redirected(spec)]
     lines += chain("own", _families(spec, "own", "accept", "ip{6} daddr . meta l4proto . th dport @own{f}"))
     if enforcing:
-        lines += _onlink(site)
+        lines += chain("neighbours", neighbours(site))
         lines += chain("open", [f"ct mark set {spec.flow_mark:#010x} accept"])
         lines += deny.text()
         lines += allow.text()
@@ -296,27 +297,30 @@ def _output_head(own: list[str], exempt: list[str]) -> list[str]:
         *_local(docker=True),
         *exempt,
         _PORT_53,
-        f"icmpv6 type {{ {_DISCOVERY} }} ip6 hoplimit 255 ip6 length <= 64 ip6 daddr @onlink6 accept",
-        f"icmpv6 type {{ {_GROUPS} }} ip6 hoplimit 1 ip6 length <= 256 ip6 daddr ff02::/16 accept",
+        "meta l4proto icmpv6 jump neighbours",
         "ct direction reply ct state established accept",
         "ct direction reply ct state related meta l4proto { icmp, icmpv6 } accept",
     ]
 
 
-def _onlink(site: Site) -> Iterable[str]:
+def neighbours(site: Site) -> list[str]:
+    """What IPv6 needs of its neighbours: small packets that no router forwards, to addresses on the link."""
     networks = [f"{show(packed)}/{length}" for packed, length in _disjoint(site.onlink6)]
-    return named_set("onlink6", "ipv6_addr", ["fe80::/10", "ff02::/16", *networks], "interval")
+    onlink = ", ".join(["fe80::/10", "ff02::/16", *networks])
+    return [
+        f"icmpv6 type {{ {_DISCOVERY} }} ip6 hoplimit 255 ip6 length <= 64 ip6 daddr {{ {onlink} }} accept",
+        f"icmpv6 type {{ {_GROUPS} }} ip6 hoplimit 1 ip6 length <= 256 ip6 daddr ff02::/16 accept",
+    ]
 
 
 def _disjoint(networks: Sequence[tuple[bytes, int]]) -> list[tuple[bytes, int]]:
-    """Without networks that lie in another one: an interval set takes no overlaps."""
-    kept: list[tuple[bytes, int]] = []
+    """Without networks that lie in another one: an interval set takes no overlaps. Of one family."""
+    kept: dict[tuple[int, int], tuple[bytes, int]] = {}
     for packed, length in sorted(networks, key=lambda network: network[1]):
-        number = int.from_bytes(packed, "big")
-        inside = any(number >> 128 - wide == int.from_bytes(base, "big") >> 128 - wide for base, wide in kept)
-        if not inside:
-            kept.append((packed, length))
-    return sorted(kept)
+        number, bits = int.from_bytes(packed, "big"), 8 * len(packed)
+        if not any((wide, number >> bits - wide) in kept for wide in range(length + 1)):
+            kept[(length, number >> bits - length)] = (packed, length)
+    return sorted(kept.values())
 
 
 def _output_tail(spec: RulesetSpec, denied: AddressMap, allowed: AddressMap) -> list[str]:
@@ -325,10 +329,9 @@ def _output_tail(spec: RulesetSpec, denied: AddressMap, allowed: AddressMap) -> 
         rules.append("meta l4proto { tcp, udp } th dport 443 goto refuse")
     else:
         present = sorted({_family(network.packed) for network in spec.doh_networks})  # type: ignore[attr-defined]
-        rules += [
-            f"ip{'' if family == 4 else '6'} daddr @doh{family} meta l4proto {{ tcp, udp }} th dport 443 goto refuse"
-            for family in present
-        ]
+        for family in present:
+            listed = f"ip{'' if family == 4 else '6'} daddr @doh{family}_{spec.flow_mark:08x}"
+            rules.append(f"{listed} meta l4proto {{ tcp, udp }} th dport 443 goto refuse")
     rules.append(f"ct direction original ct mark {spec.flow_mark:#010x} accept")
     rules += allowed.rules()
     for index in range(len(spec.classes)):
@@ -350,13 +353,14 @@ def _open_default(spec: RulesetSpec) -> list[str]:
 
 
 def _doh_sets(spec: RulesetSpec) -> Iterable[str]:
-    families: dict[int, list[str]] = {4: [], 6: []}
+    families: dict[int, list[tuple[bytes, int]]] = {4: [], 6: []}
     for network in () if spec.doh_all else spec.doh_networks:
         packed, length = network.packed, network.length  # type: ignore[attr-defined]
-        families[_family(packed)].append(f"{show(packed)}/{length}")
-    for family, elements in families.items():
-        if elements:
-            yield from named_set(f"doh{family}", ADDRESS[family], elements, "interval\n\t\tauto-merge")
+        families[_family(packed)].append((packed, length))
+    for family, networks in families.items():
+        if networks:
+            elements = [f"{show(packed)}/{length}" for packed, length in _disjoint(networks)]
+            yield from named_set(f"doh{family}_{spec.flow_mark:08x}", ADDRESS[family], elements, "interval")
 
 
 def _learned(index: int, entries: Sequence[tuple[bytes, int]]) -> Iterable[str]:

