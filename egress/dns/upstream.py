@@ -1,21 +1,26 @@
-"""Asking the resolvers: who is asked, from which port, with which id, and what happens when nobody answers.
+"""Asking the resolvers: who is asked, with which id, and what happens when nobody answers.
 
-Every server has a pool of connected UDP sockets, each on a port of the kernel's random choosing, opened as they are
-needed and replaced after a while; a question takes a random socket and a random id, 32 bits together (RFC 5452).
-Equal questions in flight are one. A question that takes too long is hedged: sent again to the next server, or to the
-same one when it is alone, and the first good answer wins. What comes truncated is asked again over TCP.
+A question goes to the first server that is well, on a random port with a random id (`channels`). Equal questions in
+flight are one. A question that takes too long is hedged: sent again to the next server, or to the same one when it is
+alone, and the first good answer wins; a server that answers with an error, with nonsense or with ICMP is passed over at
+once. What comes truncated, and what is out on a port that somebody guesses at, is asked again over TCP (`stream`).
 
     asked ──hedge──▶ hedged ──1 s──▶ again ──time-out──▶ failed
        └────────────────┴───────────────┴──good answer──▶ done
+
+Everything is bounded: PENDING questions, WAITING clients, and through these, POOL and STREAMS the sockets.
 """
 
 from __future__ import annotations
 
-import os
 import socket
+from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from egress.dns.answer import parse_answer
+from egress.dns.channels import STRAYS, Channel, Entropy, Pool
+from egress.dns.question import DOWN_AFTER, PROBING, Health, Question
+from egress.dns.stream import Stream
 from egress.dns.wire import WireError, ask
 
 if TYPE_CHECKING:
@@ -24,17 +29,17 @@ if TYPE_CHECKING:
     from egress.dns.answer import Answer
     from egress.loop import Loop
 
-POOL = 32  # sockets a server, each another random port
-USES = 1024  # questions after which a socket is replaced
-AGE = 60.0  # seconds after which it is
-STRAYS = 16  # packets that answer nothing we asked, after which it is: somebody is guessing
 PENDING = 4096  # distinct questions in flight
 WAITERS = 64  # clients that wait for one question
+WAITING = 8192  # clients that wait for any
+STREAMS = 64  # TCP connections; further questions wait for one to end
 TICK = 0.02  # seconds between looks at what is late
 HEDGE_LEAST, HEDGE_MOST = 0.05, 0.5  # seconds
 AGAIN = 1.0  # seconds
-DOWN_AFTER = 3  # time-outs in a row
-SERVFAIL, REFUSED = 2, 5
+PROBE = 2.0  # seconds in which a server that was down has to answer
+NS = 2
+NOERROR, NXDOMAIN = 0, 3
+_OPT_SIZE = 11  # octets of the OPT record behind the questions that we ask
 
 
 class Server(NamedTuple):
@@ -56,119 +61,66 @@ class Ports(NamedTuple):
     tcp: Callable[[Server], socket.socket]
 
 
-class Question:
-    """One question in flight and everybody who waits for it."""
-
-    __slots__ = ("asked", "body", "name", "places", "qtype", "server", "stage", "tcp", "tried", "waiters")
-
-    def __init__(self, name: str, qtype: int, now: float) -> None:
-        self.name = name
-        self.qtype = qtype
-        self.asked = now
-        self.waiters: list[Any] = []
-        self.places: list[tuple[_Channel, int]] = []
-        self.body = b""  # our question section, byte for byte
-        self.server = 0
-        self.stage = 0
-        self.tried = 0  # bit mask of servers
-        self.tcp: _Stream | None = None
-
-
-class _Health:
-    __slots__ = ("answered", "failures", "srtt")
-
-    def __init__(self) -> None:
-        self.srtt = 0.1  # seconds, smoothed
-        self.failures = 0
-        self.answered = 0
-
-    @property
-    def down(self) -> bool:
-        return self.failures >= DOWN_AFTER
-
-
-class _Channel:
-    """A connected UDP socket and the ids that are out on it."""
-
-    __slots__ = ("born", "fd", "ids", "retired", "server", "sock", "strays", "uses")
-
-    def __init__(self, sock: socket.socket, server: int, now: float) -> None:
-        self.sock = sock
-        self.fd = sock.fileno()
-        self.server = server
-        self.ids: dict[int, Question] = {}
-        self.uses = 0
-        self.strays = 0
-        self.born = now
-        self.retired = False
-
-
-class _Entropy:
-    """16-bit numbers of the kernel's randomness, read a page at a time."""
-
-    __slots__ = ("_at", "_pool")
-
-    def __init__(self) -> None:
-        self._pool = b""
-        self._at = 0
-
-    def next(self) -> int:
-        at = self._at
-        pool = self._pool
-        if at >= len(pool):
-            pool = self._pool = os.urandom(4096)
-            at = 0
-        self._at = at + 2
-        return pool[at] << 8 | pool[at + 1]
-
-
 Answered = tuple[Question, "Answer | None"]  # None: nobody answered in time
 
 
 class Upstream:
-    """All resolvers. `on_ready` is called (once a turn) when answers wait for `collect`."""
+    """All resolvers. `on_ready` is called when there is something to `collect`."""
 
     def __init__(
         self, loop: Loop, servers: tuple[Server, ...], ports: Ports, timeout: float, on_ready: Callable[[], None]
     ) -> None:
         self.servers = servers
-        self.health = [_Health() for _ in servers]
+        self.health = [Health() for _ in servers]
+        self.stray_packets = 0  # wrong id, question, case: not what was asked
         self._loop = loop
         self._ports = ports
         self._timeout = timeout
         self._on_ready = on_ready
-        self._pools: list[list[_Channel]] = [[] for _ in servers]
+        self._all = (1 << len(servers)) - 1
+        self._entropy = Entropy()
+        self._pools: list[Pool[Question]] = []
+        for index in range(len(servers)):
+            self._pools.append(Pool(loop, index, self._dialler(index), self._note, self._entropy))
         self._flying: dict[tuple[str, int], Question] = {}
-        self._stages: list[dict[Question, None]] = [{}, {}, {}]
-        self._ready: list[_Channel] = []
+        self._waiting = 0
+        self._stages: list[dict[Question, None]] = [{}, {}, {}, {}]
+        self._ready: list[Channel[Question]] = []
         self._finished: list[Answered] = []
-        self._entropy = _Entropy()
+        self._woken = False
         self._ticking = False
-        self.stray_packets = 0
+        self._streams = 0
+        self._queued: deque[tuple[Question, int]] = deque()  # for a free stream
 
     def __len__(self) -> int:
         return len(self._flying)
 
+    def _dialler(self, index: int) -> Callable[[], socket.socket]:
+        return lambda: self._ports.udp(self.servers[index])
+
     # -- asking --------------------------------------------------------------------------------------------------
     def ask(self, name: str, qtype: int, waiter: Any, now: float) -> bool:
         """Put a question; False when too much is in flight. Answers come through `collect`."""
+        if self._waiting >= WAITING:
+            return False
         key = (name, qtype)
         question = self._flying.get(key)
         if question is not None:
             if len(question.waiters) >= WAITERS:
                 return False
             question.waiters.append(waiter)
+            self._waiting += 1
             return True
         if len(self._flying) >= PENDING:
             return False
         question = Question(name, qtype, now)
         question.waiters.append(waiter)
+        self._waiting += 1
         self._flying[key] = question
         self._stages[0][question] = None
-        self._send(question, self._choose(0), now)
+        self._send(question, 0 if self.health[0].failures < DOWN_AFTER else self._choose(question), now)
         if not self._ticking:
-            self._ticking = True
-            self._loop.call_later(TICK, self._tick)
+            self._tick_later()
         return True
 
     def probe(self, name: str) -> None:
@@ -176,93 +128,87 @@ class Upstream:
         now = self._loop.now()
         for index, health in enumerate(self.health):
             if health.down:
-                probe = Question(name, 2, now - self._timeout + 2.0)
-                probe.stage = 2
-                self._stages[2][probe] = None
-                self._send(probe, index, now)
+                probe = Question(name, NS, now)
+                probe.stage = PROBING
+                self._stages[PROBING][probe] = None
+                self._send_to(probe, index, now)
                 if not self._ticking:
-                    self._ticking = True
-                    self._loop.call_later(TICK, self._tick)
+                    self._tick_later()
 
-    def _choose(self, tried: int) -> int:
-        """The first server in the operator's order that is well and untried, else the first untried, else the first."""
-        health = self.health
-        if not tried and not health[0].down:
-            return 0
-        fallback = -1
-        for index, state in enumerate(health):
-            if tried >> index & 1:
-                continue
-            if not state.down:
-                return index
-            if fallback < 0:
-                fallback = index
-        return max(fallback, 0)
+    def close(self) -> None:
+        """Close every socket; nobody who waits is answered."""
+        for stage in self._stages:
+            for question in list(stage):
+                self._finish(question, None)
+        for pool in self._pools:
+            pool.close()
+        self._ready.clear()
+        self._finished.clear()
+
+    def _choose(self, question: Question) -> int:
+        """In the operator's order: untried servers before tried ones, before those that failed; the well ones first."""
+        tried, failed, health = question.tried, question.failed, self.health
+        return min(
+            range(len(health)), key=lambda index: (tried >> index & 1, failed >> index & 1, health[index].down, index)
+        )
 
     def _send(self, question: Question, server: int, now: float) -> None:
-        question.server = server
+        """Ask `server`, or where that is impossible the next one that was not tried."""
+        while True:
+            if self._send_to(question, server, now):
+                return
+            question.failed |= 1 << server
+            self.health[server].failures += 1
+            if question.tried == self._all:
+                return  # the stages try again until the time is up
+            server = self._choose(question)
+
+    def _send_to(self, question: Question, server: int, now: float) -> bool:
         question.tried |= 1 << server
+        pool = self._pools[server]
         for _ in range(2):
             try:
-                channel = self._channel(server, now)
-                ids = channel.ids
-                ident = self._entropy.next()
-                while ident in ids:
-                    ident = self._entropy.next()
-                message = ask(ident, question.name, question.qtype)
-                if not question.body:
-                    question.body = message[12 : message.index(0, 12) + 5]
-                channel.sock.send(message)
+                channel = pool.take(now)
             except OSError:
-                self._retire_all(server)  # the address or the route is gone: fresh sockets, once
+                return False
+            ids = channel.ids
+            ident = self._entropy.next()
+            while ident in ids:
+                ident = self._entropy.next()
+            message = ask(ident, question.name, question.qtype)
+            if not question.body:
+                question.body = message[12:-_OPT_SIZE]
+            try:
+                channel.sock.send(message)
+            except (BlockingIOError, InterruptedError):
+                pass  # a packet lost
+            except ConnectionError:  # ICMP, for an earlier question
+                self._abandon(channel)
+                continue
+            except OSError:  # the address or the route is gone: fresh sockets, once
+                pool.retire_all()
                 continue
             ids[ident] = question
             question.places.append((channel, ident))
             channel.uses += 1
-            return
-
-    def _channel(self, server: int, now: float) -> _Channel:
-        pool = self._pools[server]
-        if len(pool) < POOL:
-            channel = _Channel(self._ports.udp(self.servers[server]), server, now)
-            self._loop.add_reader(channel.fd, lambda: self._note(channel))
-            pool.append(channel)
-            return channel
-        channel = pool[self._entropy.next() % POOL]
-        if channel.uses >= USES or now - channel.born > AGE:
-            self._retire(channel)
-            return self._channel(server, now)
-        return channel
-
-    def _retire(self, channel: _Channel) -> None:
-        pool = self._pools[channel.server]
-        if channel in pool:
-            pool.remove(channel)
-        channel.retired = True
-        if not channel.ids:
-            self._close(channel)
-
-    def _retire_all(self, server: int) -> None:
-        for channel in list(self._pools[server]):
-            self._retire(channel)
-
-    def _close(self, channel: _Channel) -> None:
-        if channel.fd >= 0:
-            self._loop.remove_reader(channel.fd)
-            channel.sock.close()
-            channel.fd = -1
+            return True
+        return False
 
     # -- answers -------------------------------------------------------------------------------------------------
-    def _note(self, channel: _Channel) -> None:
+    def _note(self, channel: Channel[Question]) -> None:
         """Only note what is ready: one round reads from all sockets, so that one netlink batch serves them all."""
-        if not self._ready and not self._finished:
-            self._on_ready()
         self._ready.append(channel)
+        if not self._woken:
+            self._wake()
+
+    def _wake(self) -> None:
+        self._woken = True
+        self._on_ready()
 
     def collect(self, now: float) -> list[Answered]:
-        """One packet of each ready socket, checked; and whatever failed meanwhile."""
-        finished = self._finished
-        self._finished = []
+        """One packet of each ready socket, checked; and whatever failed or came over TCP meanwhile."""
+        self._woken = False
+        finished: list[Answered] = []
         ready = self._ready
         self._ready = []
         for channel in ready:
@@ -270,98 +216,154 @@ class Upstream:
                 continue
             try:
                 data = channel.sock.recv(4096)
-            except BlockingIOError:
+            except (BlockingIOError, InterruptedError):
                 continue
             except OSError:
-                self._unreachable(channel, now)
+                self._refused(channel)
                 continue
             question = channel.ids.get(data[0] << 8 | data[1]) if len(data) > 12 else None
             if question is None:
-                self._stray(channel)
+                self._stray(channel, data)
                 continue
+            server = channel.server
             try:
                 answer = parse_answer(data, question.body, question.name)
             except WireError:
-                self._stray(channel)
+                if data[2] & 0xF8 == 0x80 and data[12 : 12 + len(question.body)] == question.body:
+                    self._failed(question, server, None, now)  # it is the server's, and nonsense
+                else:
+                    self._stray(channel, data)
                 continue
-            health = self.health[channel.server]
+            health = self.health[server]
             health.failures = 0
-            health.srtt += (now - question.asked - health.srtt) * 0.125 if not question.stage else 0.0
-            if answer.truncated:
-                self._over_tcp(question, channel.server)
-            elif answer.rcode in (SERVFAIL, REFUSED) and self._another(question, now):
-                pass
+            if question.stage:
+                if question.stage == PROBING:
+                    self._finish(question, channel)
+                    continue
             else:
-                self._finish(question)
+                health.srtt += (now - question.asked - health.srtt) * 0.125
+            if answer.truncated:
+                question.truncated = True
+                self._over_tcp(question, server)
+            elif answer.rcode != NOERROR and answer.rcode != NXDOMAIN:
+                self._failed(question, server, answer, now)
+            else:
+                self._finish(question, channel)
                 finished.append((question, answer))
+        if self._finished:
+            finished += self._finished
+            self._finished = []
         return finished
 
-    def _another(self, question: Question, now: float) -> bool:
-        """Where one server fails, the next one is asked at once."""
-        if question.tried == (1 << len(self.servers)) - 1:
-            return False
-        self._send(question, self._choose(question.tried), now)
-        return True
+    def _failed(self, question: Question, server: int, answer: Answer | None, now: float) -> None:
+        """`server` has no good answer: the next one is asked at once; when all have failed so, that is the answer."""
+        if question.stage == PROBING:
+            return
+        question.failed |= 1 << server
+        if question.tried != self._all:
+            self._send(question, self._choose(question), now)
+        if question.failed == self._all:
+            self._report(question, answer)
 
-    def _stray(self, channel: _Channel) -> None:
-        """Not an answer to anything we asked: late, or a guess. A port that is guessed at is given up."""
+    def _report(self, question: Question, answer: Answer | None) -> None:
+        self._finish(question, None)
+        if question.waiters:
+            self._finished.append((question, answer))
+            if not self._woken:
+                self._wake()
+
+    def _stray(self, channel: Channel[Question], data: bytes) -> None:
+        """Not an answer to anything we asked. A port that is guessed at is given up; late answers are no guesses."""
+        if len(data) > 12 and data[0] << 8 | data[1] in channel.late:
+            channel.late.discard(data[0] << 8 | data[1])
+            return
         self.stray_packets += 1
         channel.strays += 1
-        if channel.strays >= STRAYS and not channel.retired:
-            self._move(channel)
-
-    def _move(self, channel: _Channel) -> None:
-        self._retire(channel)
-        for question in list(channel.ids.values()):
+        if channel.strays < STRAYS or channel.retired:
+            return
+        exposed = list(channel.ids.values())
+        self._pools[channel.server].retire(channel)
+        for question in exposed:
             self._over_tcp(question, channel.server)
 
-    def _unreachable(self, channel: _Channel, now: float) -> None:
+    def _refused(self, channel: Channel[Question]) -> None:
         """ICMP said so (ECONNREFUSED and the like): no need to wait for time-outs."""
-        self.health[channel.server].failures += 1
-        self._retire(channel)
-        for question in list(channel.ids.values()):
-            if question.tried != (1 << len(self.servers)) - 1:
-                self._send(question, self._choose(question.tried), now)
+        abandoned = list(channel.ids.values())
+        self._pools[channel.server].retire(channel)
+        self._elsewhere(abandoned, channel.server)
 
-    def _finish(self, question: Question) -> None:
-        self._flying.pop((question.name, question.qtype), None)
+    def _abandon(self, channel: Channel[Question]) -> None:
+        """As `_refused`, but not before what is going on has come to its end."""
+        questions = list(channel.ids.values())
+        self._pools[channel.server].retire(channel)
+        self._loop.call_soon(lambda: self._elsewhere(questions, channel.server))
+
+    def _elsewhere(self, questions: list[Question], server: int) -> None:
+        now = self._loop.now()
+        self.health[server].failures += 1
+        for question in questions:
+            if question.done:
+                continue
+            question.failed |= 1 << server
+            if question.stage == PROBING:
+                continue
+            if question.tried != self._all:
+                self._send(question, self._choose(question), now)
+            elif question.failed == self._all and question.stage == 2:
+                self._report(question, None)  # before that it may be a resolver that is being restarted
+
+    def _finish(self, question: Question, channel: Channel[Question] | None) -> None:
+        """It is settled, by what came on `channel` where that is given."""
+        question.done = True
+        key = (question.name, question.qtype)
+        if self._flying.get(key) is question:  # a probe may ask what a client asks
+            del self._flying[key]
+        self._waiting -= len(question.waiters)
         self._stages[question.stage].pop(question, None)
-        for channel, ident in question.places:
-            channel.ids.pop(ident, None)
-            if channel.retired and not channel.ids:
-                self._close(channel)
+        for place, ident in question.places:
+            self._pools[place.server].release(place, ident, settled_here=place is channel)
         question.places.clear()
         if question.tcp is not None:
             question.tcp.close()
-            question.tcp = None
+            self._hung_up(question)
 
     # -- time ----------------------------------------------------------------------------------------------------
+    def _tick_later(self) -> None:
+        self._ticking = True
+        self._loop.call_later(TICK, self._tick)
+
     def _tick(self) -> None:
-        now = self._loop.now()
-        asked, hedged, again = self._stages
-        single = len(self.servers) == 1
+        try:
+            self._look_at_the_clock(self._loop.now())
+        finally:
+            self._ticking = False
+            if any(self._stages):
+                self._tick_later()
+
+    def _look_at_the_clock(self, now: float) -> None:
+        asked, hedged, again, probes = self._stages
+        timeout = self._timeout
         if asked:
-            wait = AGAIN if single else min(max(3 * self.health[0].srtt, HEDGE_LEAST), HEDGE_MOST)
+            alone = len(self.servers) == 1
+            wait = AGAIN if alone else min(max(3 * self.health[0].srtt, HEDGE_LEAST), HEDGE_MOST)
             self._advance(asked, hedged, 1, now, wait)
         if hedged:
             self._advance(hedged, again, 2, now, 2 * AGAIN)
         late: list[Question] = []
         for question in again:
-            if now - question.asked < self._timeout:
+            if now - question.asked < timeout:
                 break
             late.append(question)
-        if self._timeout <= 2 * AGAIN:  # shorter than the steps above
+        if timeout <= 2 * AGAIN:  # shorter than the steps above
             for stage in (asked, hedged):
-                late.extend(question for question in stage if now - question.asked >= self._timeout)
+                late.extend(question for question in stage if now - question.asked >= timeout)
+        late.extend(probe for probe in probes if now - probe.asked >= PROBE)
         for question in late:
+            silent = question.tried & ~question.failed
             for index in range(len(self.servers)):
-                if question.tried >> index & 1:
+                if silent >> index & 1:
                     self.health[index].failures += 1
-            self._fail(question)
-        if any(self._stages):
-            self._loop.call_later(TICK, self._tick)
-        else:
-            self._ticking = False
+            self._report(question, None)
 
     def _advance(
         self, stage: dict[Question, None], following: dict[Question, None], number: int, now: float, wait: float
@@ -375,91 +377,57 @@ class Upstream:
             del stage[question]
             question.stage = number
             following[question] = None
-            self._send(question, self._choose(question.tried), now)
-
-    def _fail(self, question: Question) -> None:
-        self._finish(question)
-        if question.waiters:
-            if not self._ready and not self._finished:
-                self._on_ready()
-            self._finished.append((question, None))
+            self._send(question, self._choose(question), now)
 
     # -- TCP -----------------------------------------------------------------------------------------------------
     def _over_tcp(self, question: Question, server: int) -> None:
-        if question.tcp is not None:
+        if question.tcp is not None or question.stage == PROBING:
             return
+        if self._streams >= STREAMS:
+            if len(self._queued) < PENDING:
+                self._queued.append((question, server))
+            return
+        ident = self._entropy.next()
         try:
             sock = self._ports.tcp(self.servers[server])
         except OSError:
-            return  # the time-out, or another server's answer, ends it
-        message = ask(self._entropy.next(), question.name, question.qtype)
-        question.tcp = _Stream(self._loop, sock, message, lambda data: self._streamed(question, data))
-
-    def _streamed(self, question: Question, data: bytes | None) -> None:
-        if question.tcp is None:
+            self._no_stream(question, server)
             return
-        ident = question.tcp.ident
-        question.tcp.close()
+        self._streams += 1
+        message = ask(ident, question.name, question.qtype)
+        question.tcp = Stream(self._loop, sock, server, message, lambda data: self._streamed(question, ident, data))
+
+    def _hung_up(self, question: Question) -> None:
         question.tcp = None
-        if data is None or data[:2] != ident:
-            return
-        try:
-            answer = parse_answer(data, question.body, question.name)
-        except WireError:
-            return
-        if answer.truncated:
-            return  # over TCP that is a lie: it teaches nothing
-        self._finish(question)
-        if not self._ready and not self._finished:
-            self._on_ready()
-        self._finished.append((question, answer))
+        self._streams -= 1
+        while self._queued and self._streams < STREAMS:
+            waiting, server = self._queued.popleft()
+            if not waiting.done and waiting.tcp is None:
+                self._over_tcp(waiting, server)
 
+    def _streamed(self, question: Question, ident: int, data: bytes | None) -> None:
+        assert question.tcp is not None
+        server = question.tcp.server
+        self._hung_up(question)
+        if data is not None and data[:2] == ident.to_bytes(2, "big"):
+            try:
+                answer = parse_answer(data, question.body, question.name)
+            except WireError:
+                pass
+            else:
+                if not answer.truncated:  # over TCP that is a lie: it teaches nothing
+                    self.health[server].failures = 0
+                    if answer.rcode in (NOERROR, NXDOMAIN):
+                        self._report(question, answer)
+                    else:
+                        self._failed(question, server, answer, self._loop.now())
+                    return
+        self._no_stream(question, server)
 
-class _Stream:
-    """One question over one TCP connection (RFC 7766); `done` gets the message, or None when it broke."""
-
-    __slots__ = ("_buffer", "_done", "_loop", "_out", "_sock", "ident")
-
-    def __init__(self, loop: Loop, sock: socket.socket, message: bytes, done: Callable[[bytes | None], None]) -> None:
-        self.ident = message[:2]
-        self._loop = loop
-        self._sock = sock
-        self._out = len(message).to_bytes(2, "big") + message
-        self._buffer = bytearray()
-        self._done = done
-        loop.add_writer(sock.fileno(), self._writable)
-        loop.add_reader(sock.fileno(), self._readable)
-
-    def _writable(self) -> None:
-        try:
-            sent = self._sock.send(self._out)
-        except BlockingIOError:
-            return
-        except OSError:
-            self._done(None)
-            return
-        self._out = self._out[sent:]
-        if not self._out:
-            self._loop.remove_writer(self._sock.fileno())
-
-    def _readable(self) -> None:
-        try:
-            chunk = self._sock.recv(65537)
-        except BlockingIOError:
-            return
-        except OSError:
-            self._done(None)
-            return
-        self._buffer += chunk
-        length = int.from_bytes(self._buffer[:2], "big") if len(self._buffer) >= 2 else 0
-        if len(self._buffer) >= 2 and len(self._buffer) >= length + 2:
-            self._done(bytes(self._buffer[2 : length + 2]))
-        elif not chunk:
-            self._done(None)
-
-    def close(self) -> None:
-        fd = self._sock.fileno()
-        if fd >= 0:
-            self._loop.remove_reader(fd)
-            self._loop.remove_writer(fd)
-            self._sock.close()
+    def _no_stream(self, question: Question, server: int) -> None:
+        """No answer over TCP. Where UDP would have done but for somebody's guesses, UDP it is, from another port."""
+        now = self._loop.now()
+        if question.truncated:
+            self._failed(question, server, None, now)
+        else:
+            self._send(question, server, now)

@@ -1,0 +1,144 @@
+"""UDP sockets to one resolver: each on a port of the kernel's choosing, given up in time or when it is guessed at.
+
+A pool holds up to POOL connected sockets, so the kernel drops what comes from any other address or port. A question
+goes out on a random one of them with a random id, 32 bits together (RFC 5452 §9.2). A socket that has served USES
+questions, is AGE seconds old or has seen STRAYS packets that answer nothing is retired: no new question uses it, and it
+is closed when the last question on it is done, or when RETIRED others wait for theirs.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from egress.loop import Loop
+
+POOL = 32  # sockets a server, each another random port
+USES = 1024  # questions after which a socket is replaced
+AGE = 60.0  # seconds after which it is
+STRAYS = 16  # packets that answer nothing we asked, after which it is: somebody is guessing
+RETIRED = 64  # retired sockets a server that may wait for their last answers
+
+T = TypeVar("T")
+
+
+class Entropy:
+    """16-bit numbers of the kernel's randomness, read a page at a time."""
+
+    __slots__ = ("_at", "_pool")
+
+    def __init__(self) -> None:
+        self._pool = b""
+        self._at = 0
+
+    def next(self) -> int:
+        at = self._at
+        pool = self._pool
+        if at >= len(pool):
+            pool = self._pool = os.urandom(4096)
+            at = 0
+        self._at = at + 2
+        return pool[at] << 8 | pool[at + 1]
+
+
+class Channel(Generic[T]):
+    """A connected UDP socket and the ids that are out on it."""
+
+    __slots__ = ("born", "fd", "ids", "late", "retired", "server", "sock", "strays", "uses")
+
+    def __init__(self, sock: socket.socket, server: int, now: float) -> None:
+        self.sock = sock
+        self.fd = sock.fileno()  # -1 once closed
+        self.server = server
+        self.ids: dict[int, T] = {}
+        self.late: set[int] = set()  # ids whose question was settled elsewhere: their answers are no guesses
+        self.uses = 0
+        self.strays = 0
+        self.born = now
+        self.retired = False
+
+
+class Pool(Generic[T]):
+    """The sockets to one server. `note` is called with a channel that can be read."""
+
+    def __init__(
+        self, loop: Loop, server: int, dial: Callable[[], socket.socket], note: Callable[[Channel[T]], None],
+        entropy: Entropy,
+    ) -> None:  # fmt: skip
+        self._loop = loop
+        self._server = server
+        self._dial = dial
+        self._note = note
+        self._entropy = entropy
+        self._channels: list[Channel[T]] = []
+        self._retired: dict[Channel[T], None] = {}
+
+    def __len__(self) -> int:
+        """How many sockets are open, retired ones too."""
+        return len(self._channels) + len(self._retired)
+
+    def take(self, now: float) -> Channel[T]:
+        """A channel for the next question. Raises OSError where none can be opened."""
+        channels = self._channels
+        if len(channels) >= POOL:
+            channel = channels[self._entropy.next() % POOL]
+            if channel.uses < USES and now - channel.born <= AGE:
+                return channel
+            self.retire(channel)
+        try:
+            return self._open(now)
+        except OSError:
+            if not channels:
+                raise
+            return channels[self._entropy.next() % len(channels)]  # out of descriptors: those that are open serve
+
+    def _open(self, now: float) -> Channel[T]:
+        channel: Channel[T] = Channel(self._dial(), self._server, now)
+        self._loop.add_reader(channel.fd, lambda: self._note(channel))
+        self._channels.append(channel)
+        return channel
+
+    def release(self, channel: Channel[T], ident: int, *, settled_here: bool) -> None:
+        """The question with this id is done; unless its answer came on this channel, it may still come."""
+        if channel.ids.pop(ident, None) is None:
+            return
+        if not settled_here:
+            channel.late.add(ident)
+        if channel.retired and not channel.ids:
+            self._close(channel)
+
+    def retire(self, channel: Channel[T]) -> None:
+        """No new question uses it."""
+        if channel.retired:
+            return
+        channel.retired = True
+        self._channels.remove(channel)
+        if not channel.ids:
+            self._close(channel)
+            return
+        self._retired[channel] = None
+        if len(self._retired) > RETIRED:
+            self._close(next(iter(self._retired)))  # its questions are asked again elsewhere when they are late
+
+    def retire_all(self) -> None:
+        for channel in list(self._channels):
+            self.retire(channel)
+
+    def close(self) -> None:
+        for channel in [*self._channels, *self._retired]:
+            channel.retired = True
+            self._close(channel)
+        self._channels.clear()
+
+    def _close(self, channel: Channel[T]) -> None:
+        self._retired.pop(channel, None)
+        channel.ids.clear()
+        channel.late.clear()
+        if channel.fd >= 0:
+            self._loop.remove_reader(channel.fd)
+            channel.sock.close()
+            channel.fd = -1
