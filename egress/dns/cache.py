@@ -11,13 +11,17 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from egress.dns.wire import Query, Template
 
-CAPACITY = 8192  # entries; about 600 bytes each
+CAPACITY = 8192  # entries
+OCTETS = 6 * 1024 * 1024  # of memory for all of them, about
+LARGEST = 16 * 1024  # of one: what is larger is asked again
+ENTRY, RECORD = 600, 160  # octets that an entry and a record of it take besides their data
 
 
 class Entry(NamedTuple):
     template: Template
     born: float  # CLOCK_MONOTONIC seconds
     until: float
+    octets: int  # of memory, about
 
     def serve(self, query: Query, now: float, limit: int) -> bytes:
         """The reply to `query`, its TTLs aged."""
@@ -25,11 +29,12 @@ class Entry(NamedTuple):
 
 
 class Cache:
-    """(name, type) -> Entry, bounded; the oldest entry makes room."""
+    """(name, type) -> Entry, bounded in number and memory; the oldest entries make room."""
 
-    def __init__(self, capacity: int = CAPACITY) -> None:
+    def __init__(self, capacity: int = CAPACITY, octets: int = OCTETS) -> None:
         self._entries: dict[tuple[str, int], Entry] = {}
         self._capacity = capacity
+        self._free = self._octets = octets
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -39,21 +44,30 @@ class Cache:
         if entry is None:
             return None
         if entry.until <= now:
-            del self._entries[name, qtype]
+            self._drop((name, qtype))
             return None
         return entry
 
     def put(self, name: str, qtype: int, entry: Entry) -> None:
         entries = self._entries
-        entries.pop((name, qtype), None)
-        if len(entries) >= self._capacity:
-            del entries[next(iter(entries))]
-        entries[name, qtype] = entry
+        key = (name, qtype)
+        if key in entries:
+            self._drop(key)
+        if entry.octets > LARGEST:
+            return
+        while entries and (len(entries) >= self._capacity or self._free < entry.octets):
+            self._drop(next(iter(entries)))
+        entries[key] = entry
+        self._free -= entry.octets
+
+    def _drop(self, key: tuple[str, int]) -> None:
+        self._free += self._entries.pop(key).octets
 
     def forget(self, names: set[str]) -> None:
         """Drop every entry of these names."""
         for key in [key for key in self._entries if key[0] in names]:
-            del self._entries[key]
+            self._drop(key)
 
     def clear(self) -> None:
         self._entries.clear()
+        self._free = self._octets

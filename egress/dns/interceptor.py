@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from egress.dns import wire
 from egress.dns.answer import scrub_svcb
-from egress.dns.cache import Cache, Entry
+from egress.dns.cache import ENTRY, RECORD, Cache, Entry
 from policies.matcher import Teach
 from policies.model import Action
 
@@ -68,7 +68,8 @@ class Outcome(NamedTuple):
     ttl: int = 0  # seconds it may be cached
     denied: str = ""  # the reason, for the EDE
     note: str = ""  # EDE text for what was left out
-    ede: int | None = None
+    ede: int | None = None  # with rcode NOERROR: nothing is left, the client gets NODATA
+    rule: str = ""  # origin of the rule that denied
 
 
 _BROKEN = "the answer's CNAMEs contradict each other, loop or are too many"
@@ -97,8 +98,7 @@ class Interceptor:
                 return self._deny(query, f"{name}: the guard is the only resolver here")
         decision = self.policy.decide_name(name)
         if decision.action is not Action.ALLOW:
-            rule = decision.rule.origin if decision.rule is not None else "default"
-            return self._deny(query, f"{name}: {decision.reason}", rule)
+            return self._deny(query, f"{name}: {decision.reason}", _origin(decision))
         if query.qtype not in USEFUL:
             return wire.nodata(query, DENIED_TTL, BLOCKED, f"{name}: type {query.qtype} is not answered here")
         entry = self.cache.get(name, query.qtype, now)
@@ -125,18 +125,18 @@ class Interceptor:
 
     def deny_link(self, query: Query, outcome: Outcome) -> bytes:
         """The reply for a chain that a deny rule stops: the same as for a denied name."""
-        return self._deny(query, outcome.denied)
+        return self._deny(query, outcome.denied, outcome.rule)
 
     # -- answers -------------------------------------------------------------------------------------------------
     def on_answer(self, name: str, qtype: int, answer: Answer) -> Outcome:
         """Decide about an answer under the policy as it is now."""
         decision = self.policy.decide_name(name)
         if decision.action is not Action.ALLOW:
-            return Outcome(NXDOMAIN, denied=f"{name}: {decision.reason}")
-        if answer.rcode not in (NOERROR, NXDOMAIN):
-            return Outcome(
-                SERVFAIL, note=f"{name}: the resolver answered with rcode {answer.rcode}", ede=NO_REACHABLE_AUTHORITY
-            )
+            return Outcome(NXDOMAIN, denied=f"{name}: {decision.reason}", rule=_origin(decision))
+        rcode = answer.rcode
+        if answer.truncated or (rcode != NOERROR and rcode != NXDOMAIN):
+            note = "answered in part only" if answer.truncated else f"answered with rcode {rcode}"
+            return Outcome(SERVFAIL, note=f"{name}: the resolver {note}", ede=NO_REACHABLE_AUTHORITY)
         ports = decision.ports
         if qtype != CNAME:
             for record in answer.answers:
@@ -153,14 +153,18 @@ class Interceptor:
         twice: set[str] = set()
         for record in answer.answers:
             if record.rtype == CNAME:
+                owner = record.owner
                 target = wire.cname_target(record.rdata)
-                if targets.setdefault(record.owner, target) != target:
-                    twice.add(record.owner)
-                links.setdefault(record.owner, record)
+                if targets.setdefault(owner, target) != target:
+                    twice.add(owner)
+                if links.setdefault(owner, record).ttl > record.ttl:
+                    links[owner] = record
         kept: list[Record] = []
         chain: list[str] = []
         seen = {name}
         current = name
+        stop: Decision | None = None
+        stopped_at = ""
         while current in targets:
             target = targets[current]
             if current in twice or target in seen or len(chain) == LINKS:
@@ -168,16 +172,23 @@ class Interceptor:
             kept.append(links[current])
             chain.append(target)
             seen.add(target)
-            stop = self.policy.chain_deny(target)
-            if stop is not None:
-                ports = self.policy.learnable(ports.minus(stop.ports))
-                if not ports:
-                    return Outcome(NXDOMAIN, denied=f"{name}: leads to {target}: {stop.reason}")
+            denial = self.policy.chain_deny(target)
+            if denial is not None:
+                stop, stopped_at = denial, target
+                ports = ports.minus(denial.ports)
+                if not (ports.tcp or ports.udp):  # echo alone is as good as nothing: the same holds for the asked name
+                    return _stopped(name, target, denial)
             current = target
             if qtype == CNAME:
-                return self._teach(name, qtype, answer, tuple(kept), (), ports, tuple(chain))
-        own = dict.fromkeys(record for record in answer.answers if record.rtype == qtype and record.owner == current)
-        return self._teach(name, qtype, answer, tuple(kept), tuple(own), ports, tuple(chain))
+                break
+        if stop is not None:
+            ports = self.policy.learnable(ports)
+            if not ports:
+                return _stopped(name, stopped_at, stop)
+        if qtype == CNAME:
+            return self._teach(name, qtype, answer, tuple(kept), (), ports, tuple(chain))
+        own = tuple(record for record in answer.answers if record.rtype == qtype and record.owner == current)
+        return self._teach(name, qtype, answer, tuple(kept), own, ports, tuple(chain))
 
     def _teach(
         self, name: str, qtype: int, answer: Answer, links: tuple[Record, ...], own: tuple[Record, ...],
@@ -188,6 +199,8 @@ class Interceptor:
         ede = None
         if answer.rcode != NOERROR:
             own = ()
+        elif len(own) > 1 and len({record.rdata for record in own}) != len(own):
+            own = _unrepeated(own)
         if qtype in (A, AAAA) and own:
             kept = []
             taught = self._taught
@@ -216,18 +229,40 @@ class Interceptor:
                     scrubbed.append(record._replace(rdata=rdata))
             own = tuple(scrubbed)
         records = links + own
+        if not own and ede is not None:
+            return Outcome(NOERROR, ports=ports, chain=chain, note=note, ede=ede)
         if own or (qtype == CNAME and links):
             ttl = min(record.ttl for record in records)
             return Outcome(answer.rcode, records, (), tuple(teaches), ports, chain, ttl, "", note)
         negative = answer.negative_ttl
         authority = (answer.soa,) if answer.soa is not None and negative is not None else ()
-        ttl = min(negative or 0, NEGATIVE_MOST, *(record.ttl for record in links), NEGATIVE_MOST)
-        return Outcome(answer.rcode, records, authority, (), ports, chain, ttl, "", note, ede)
+        ttl = min(negative or 0, NEGATIVE_MOST, *(record.ttl for record in links))
+        return Outcome(answer.rcode, records, authority, (), ports, chain, ttl)
 
     def remember(self, name: str, qtype: int, outcome: Outcome, template: wire.Template, now: float) -> None:
         """Keep an answer whose addresses the kernel has acknowledged."""
         if outcome.ttl > 0:
-            self.cache.put(name, qtype, Entry(template, now, now + outcome.ttl))
+            octets = ENTRY
+            for record in outcome.records:
+                octets += RECORD + 2 * len(record.rdata)
+            self.cache.put(name, qtype, Entry(template, now, now + outcome.ttl, octets))
+
+
+def _origin(decision: Decision) -> str:
+    return decision.rule.origin if decision.rule is not None else "default"
+
+
+def _stopped(name: str, link: str, stop: Decision) -> Outcome:
+    return Outcome(NXDOMAIN, denied=f"{name}: leads to {link}: {stop.reason}", rule=_origin(stop))
+
+
+def _unrepeated(records: tuple[Record, ...]) -> tuple[Record, ...]:
+    """Each record once, with the lowest of its TTLs (RFC 2181 §5.2)."""
+    lowest: dict[bytes, Record] = {}
+    for record in records:
+        if lowest.setdefault(record.rdata, record).ttl > record.ttl:
+            lowest[record.rdata] = record
+    return tuple(lowest.values())
 
 
 _MAPPED = bytes(10) + b"\xff\xff"

@@ -1,11 +1,13 @@
 """DNS over TCP for the sandbox (RFC 7766): framing, limits, and nothing of what is asked.
 
 A connection looks like a UDP socket to the rest: `sendto` takes a message and frames it. At most CONNECTIONS are open;
-a new one takes the place of the one that was idle longest, so that a thousand held open keep nobody out.
+a new one takes the place of the one that was idle longest, so that a thousand held open keep nobody out. A client that
+closes its side still gets the answers it waits for.
 """
 
 from __future__ import annotations
 
+import errno
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -15,53 +17,69 @@ if TYPE_CHECKING:
     from egress.loop import Loop
 
 CONNECTIONS = 128
-IDLE = 10.0  # seconds without a complete question
+IDLE = 10.0  # seconds without a complete question or a whole answer
+AWAITING = 130.0  # seconds for one that still waits for an answer: more than the longest time-out of a resolver
 QUESTION = 2048  # octets: more is not a question anybody asks
-UNSENT = 256 * 1024  # octets of answers that a client does not read
+UNSENT = 128 * 1024  # octets of answers that a client does not read
 SWEEP = 2.0  # seconds
+PAUSE = 0.2  # seconds without accepting, when descriptors have run out
+_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class TcpClient:
     """One connection."""
 
-    __slots__ = ("_buffer", "_out", "_server", "_sock", "active")
+    __slots__ = ("_buffer", "_ended", "_fd", "_out", "_server", "_sock", "active", "awaiting")
 
     def __init__(self, server: TcpListener, sock: socket.socket, now: float) -> None:
         self._server = server
         self._sock = sock
+        self._fd = sock.fileno()
         self._buffer = bytearray()
         self._out = bytearray()
+        self._ended = False  # the client has closed its side
         self.active = now
+        self.awaiting = 0  # questions handed on and not answered
 
     def sendto(self, message: bytes, _address: Any) -> None:
         """Frame and send; what the socket does not take now follows when it can."""
-        if self._sock.fileno() < 0:
+        if self._fd < 0:
             return
+        self.awaiting -= 1
         frame = len(message).to_bytes(2, "big") + message
         if not self._out:
             try:
                 sent = self._sock.send(frame)
-            except BlockingIOError:
+            except (BlockingIOError, InterruptedError):
                 sent = 0
             except OSError:
                 self.close()
                 return
             frame = frame[sent:]
             if frame:
-                self._server.loop.add_writer(self._sock.fileno(), self._writable)
+                self._server.loop.add_writer(self._fd, self._writable)
         self._out += frame
         if len(self._out) > UNSENT:
             self.close()
+        elif not self._out:
+            self._sent()
+
+    def _sent(self) -> None:
+        self.active = self._server.loop.now()
+        if self._ended and self.awaiting <= 0:
+            self.close()
 
     def readable(self) -> None:
+        """Take what came, and hand on every complete question."""
         try:
             chunk = self._sock.recv(4096)
-        except BlockingIOError:
+        except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            chunk = b""
-        if not chunk:
             self.close()
+            return
+        if not chunk:
+            self._half_closed()
             return
         buffer = self._buffer
         buffer += chunk
@@ -75,27 +93,37 @@ class TcpClient:
             message = bytes(buffer[2 : length + 2])
             del buffer[: length + 2]
             self.active = self._server.loop.now()
+            self.awaiting += 1
             self._server.handle(message, self)
-            if self._sock.fileno() < 0:
+            if self._fd < 0:
                 return
+
+    def _half_closed(self) -> None:
+        if self._buffer or (self.awaiting <= 0 and not self._out):
+            self.close()
+            return
+        self._ended = True
+        self._server.loop.remove_reader(self._fd)  # it would be ready forever
 
     def _writable(self) -> None:
         try:
             sent = self._sock.send(self._out)
-        except BlockingIOError:
+        except (BlockingIOError, InterruptedError):
             return
         except OSError:
             self.close()
             return
         del self._out[:sent]
         if not self._out:
-            self._server.loop.remove_writer(self._sock.fileno())
+            self._server.loop.remove_writer(self._fd)
+            self._sent()
 
     def close(self) -> None:
-        fd = self._sock.fileno()
-        if fd >= 0:
-            self._server.loop.remove_reader(fd)
-            self._server.loop.remove_writer(fd)
+        """Hang up; answers that come later are dropped."""
+        if self._fd >= 0:
+            self._server.loop.remove_reader(self._fd)
+            self._server.loop.remove_writer(self._fd)
+            self._fd = -1
             self._sock.close()
             self._server.clients.pop(self, None)
 
@@ -108,6 +136,7 @@ class TcpListener:
         self.handle = handle
         self.clients: dict[TcpClient, None] = {}
         self._sock = sock
+        self._closed = False
         self._sweeping = False
         loop.add_reader(sock.fileno(), self._accept)
 
@@ -115,28 +144,55 @@ class TcpListener:
         for _ in range(16):
             try:
                 sock, _ = self._sock.accept()
-            except OSError:
+            except OSError as error:
+                if error.errno in _NO_ROOM:
+                    self._make_room()
+                elif error.errno == errno.ECONNABORTED:
+                    continue
                 return
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if len(self.clients) >= CONNECTIONS:
-                min(self.clients, key=lambda client: client.active).close()
-            client = TcpClient(self, sock, self.loop.now())
+            try:
+                sock.setblocking(False)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if len(self.clients) >= CONNECTIONS:
+                    self._hang_up_on_one()
+                client = TcpClient(self, sock, self.loop.now())
+                self.loop.add_reader(sock.fileno(), client.readable)
+            except OSError:
+                sock.close()
+                continue
             self.clients[client] = None
-            self.loop.add_reader(sock.fileno(), client.readable)
             if not self._sweeping:
                 self._sweeping = True
                 self.loop.call_later(SWEEP, self._sweep)
 
+    def _hang_up_on_one(self) -> None:
+        """On who was idle longest; on those that wait for an answer only when everybody does."""
+        min(self.clients, key=lambda client: (client.awaiting > 0, client.active)).close()
+
+    def _make_room(self) -> None:
+        """Without a descriptor the socket stays ready, and the loop would do nothing else."""
+        if self.clients:
+            self._hang_up_on_one()
+            return
+        self.loop.remove_reader(self._sock.fileno())
+        self.loop.call_later(PAUSE, self._go_on)
+
+    def _go_on(self) -> None:
+        if not self._closed:
+            self.loop.add_reader(self._sock.fileno(), self._accept)
+
     def _sweep(self) -> None:
-        oldest = self.loop.now() - IDLE
-        for client in [client for client in self.clients if client.active < oldest]:
-            client.close()
+        now = self.loop.now()
+        for client in list(self.clients):
+            if now - client.active > (AWAITING if client.awaiting > 0 else IDLE):
+                client.close()
         self._sweeping = bool(self.clients)
         if self._sweeping:
             self.loop.call_later(SWEEP, self._sweep)
 
     def close(self) -> None:
+        """Accept no more and hang up on everybody; the listening socket stays its owner's."""
+        self._closed = True
         self.loop.remove_reader(self._sock.fileno())
         for client in list(self.clients):
             client.close()

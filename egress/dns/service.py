@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from egress.dns import wire
-from egress.dns.interceptor import Ask, Interceptor, Outcome
+from egress.dns.interceptor import DENIED_TTL, Ask, Interceptor, Outcome
 from egress.firewall.leases import Full
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from egress.dns.answer import Answer
-    from egress.dns.upstream import Answered, Question, Upstream
+    from egress.dns.question import Question
+    from egress.dns.upstream import Answered, Upstream
     from egress.dns.wire import Query
     from egress.firewall.leases import Grant, Leases
     from egress.loop import Loop
@@ -31,7 +32,10 @@ DRAIN = 64  # packets taken from one socket before others have their turn
 UDP_LIMIT = 1232  # octets of a UDP answer (DNS flag day 2020: no fragments)
 TCP_LIMIT = 65535
 SAME = 8192  # queries whose bytes are remembered with their reply
+SAME_OCTETS = 4 * 1024 * 1024  # of these queries and replies
+SAME_QUERY = 400  # octets: longer ones differ each time, by their padding and cookies
 PARKED = 2048  # answers that wait for a ruleset
+PARKED_RECORDS = 16_384  # in all of them
 SERVFAIL = 2
 NOT_READY, NO_REACHABLE_AUTHORITY, OTHER = 14, 22, 0  # EDE codes, RFC 8914
 
@@ -66,8 +70,11 @@ class Service:
         self._remember = remember
         self._report = report
         self._same: dict[bytes, tuple[float, bytes]] = {}
+        self._same_octets = 0
         self._held = False
-        self._parked: list[Answered] = []
+        self._parked: list[tuple[Question, Answer]] = []
+        self._parked_records = 0
+        self._listening: list[socket.socket] = []
 
     # -- policy --------------------------------------------------------------------------------------------------
     def hold(self) -> None:
@@ -80,22 +87,38 @@ class Service:
         if self._parked:
             parked = self._parked
             self._parked = []
+            self._parked_records = 0
             self._answers(parked, self._loop.now())
 
     def swap(self, interceptor: Interceptor, leases: Leases) -> None:
         """Another policy holds from now on."""
         self.interceptor = interceptor
         self.leases = leases
-        self._same.clear()
+        self._forget_same()
 
     def forget(self) -> None:
         """Drop every answer kept."""
         self.interceptor.cache.clear()
+        self._forget_same()
+
+    def _forget_same(self) -> None:
         self._same.clear()
+        self._same_octets = 0
+
+    def close(self) -> None:
+        """Listen no more; the sockets stay their owner's. Who still waits is not answered."""
+        for sock in self._listening:
+            self._loop.remove_reader(sock.fileno())
+        self._listening.clear()
+        self._parked.clear()
+        if self.upstream is not None:
+            self.upstream.close()
+            self.upstream = None
 
     # -- queries -------------------------------------------------------------------------------------------------
     def listen(self, sock: socket.socket) -> None:
         """Serve a bound, non-blocking UDP socket."""
+        self._listening.append(sock)
         self._loop.add_reader(sock.fileno(), lambda: self._drain(sock))
 
     def _drain(self, sock: socket.socket) -> None:
@@ -125,6 +148,8 @@ class Service:
     def _query(self, data: bytes, out: Any, address: Any, limit: int, now: float) -> None:
         query = wire.parse_query(data)
         if query is None:
+            if limit == TCP_LIMIT:
+                out.close()  # silence, where something that waits for it would wait forever
             return
         if isinstance(query, bytes):
             self._send(out, query, address)
@@ -140,9 +165,10 @@ class Service:
             elif not upstream.ask(query.name, query.qtype, Waiter(query, out, address, limit), now):
                 self._send(out, wire.error(query, SERVFAIL, OTHER, "too many questions in flight"), address)
             return
-        if limit != TCP_LIMIT and interceptor.same_until > now:
-            if len(self._same) >= SAME:
-                self._same.clear()
+        if limit != TCP_LIMIT and interceptor.same_until > now and len(data) <= SAME_QUERY:
+            if len(self._same) >= SAME or self._same_octets > SAME_OCTETS:
+                self._forget_same()
+            self._same_octets += len(data) + len(decided)
             self._same[data[2:]] = (interceptor.same_until, decided[2:])
         self.answered += 1
         self._send(out, decided, address)
@@ -167,6 +193,7 @@ class Service:
 
     def _answers(self, finished: Iterable[Answered], now: float) -> None:
         grants: list[Grant] = []
+        dropped: list[Grant] = []
         results: list[tuple[Question, Outcome, bool]] = []
         news: list[tuple[bytes, str]] = []
         open_addresses = self._open
@@ -182,7 +209,7 @@ class Service:
                 if self._held:
                     self._park(question, answer)
                     continue
-                outcome, mine = self._learn(question.name, outcome, now)
+                outcome, mine = self._learn(question.name, outcome, now, dropped)
                 if mine:
                     writes = True
                     grants += mine
@@ -199,36 +226,47 @@ class Service:
                 failed = True
             else:
                 self.leases.granted(grants, now)
-                self._remember(news)
+                try:
+                    self._remember(news)
+                except Exception as error:  # noqa: BLE001 - only a restarted worker would miss it
+                    self._report(f"learned addresses could not be written down: {error}")
+        if dropped:
+            self.leases.refused(dropped)  # only now: another answer of this round may have opened the same address
         for question, outcome, writes in results:
             if writes and failed:
                 outcome = Outcome(SERVFAIL, note="the kernel refused the address", ede=OTHER)
             self._reply(question, outcome, now)
 
     def _park(self, question: Question, answer: Answer) -> None:
-        if len(self._parked) >= PARKED:
+        if len(self._parked) >= PARKED or self._parked_records >= PARKED_RECORDS:
             self._reply(question, Outcome(SERVFAIL, note="too much waits for the policy", ede=NOT_READY), 0.0)
             return
         self._parked.append((question, answer))
+        self._parked_records += len(answer.answers)
 
-    def _learn(self, name: str, outcome: Outcome, now: float) -> tuple[Outcome, list[Grant]]:
+    def _learn(self, name: str, outcome: Outcome, now: float, dropped: list[Grant]) -> tuple[Outcome, list[Grant]]:
+        """The writes that an answer needs. With no room for all of them it is SERVFAIL, and `dropped` gets the rest."""
         leases = self.leases
         mine: list[Grant] = []
         assert outcome.ports is not None
+        full = False
         try:
             for packed, ttl in outcome.teaches:
                 grant = leases.learn(name, outcome.chain, outcome.ports, packed, ttl, now)
                 if grant is not None:
                     mine.append(grant)
         except Full:
-            leases.refused(mine)
-            self._report(f"{name}: no room for another learned address ({leases.capacity} are open)")
-            return Outcome(SERVFAIL, note=f"{name}: {leases.capacity} addresses are open, no room", ede=OTHER), []
-        if leases.evicted_names:
+            full = True
+        if leases.evicted_names:  # their cached answers may hold the addresses that went
             self.interceptor.cache.forget(leases.evicted_names)
             leases.evicted_names.clear()
-            self._same.clear()
-        return outcome, mine
+            self._forget_same()
+            full = full or not all(packed in leases for packed, _ in outcome.teaches)  # it pushed out its own
+        if not full:
+            return outcome, mine
+        dropped += mine
+        self._report(f"{name}: no room for another learned address ({leases.capacity} are open)")
+        return Outcome(SERVFAIL, note=f"{name}: {leases.capacity} addresses are open, no room", ede=OTHER), []
 
     def _reply(self, question: Question, outcome: Outcome, now: float) -> None:
         waiters = question.waiters
@@ -240,12 +278,12 @@ class Service:
             for query, out, address, _ in waiters:
                 self._send(out, wire.error(query, SERVFAIL, outcome.ede, outcome.note), address)
             return
-        if outcome.ede is not None and not outcome.records:
+        self.answered += len(waiters)
+        if outcome.ede is not None:
             for query, out, address, _ in waiters:
-                self._send(out, wire.nodata(query, outcome.ttl, outcome.ede, outcome.note), address)
+                self._send(out, wire.nodata(query, DENIED_TTL, outcome.ede, outcome.note), address)
             return
         template = wire.render(question.name, outcome.records, rcode=outcome.rcode, authority=outcome.authority)
         self.interceptor.remember(question.name, question.qtype, outcome, template, now)
         for query, out, address, limit in waiters:
             self._send(out, template.serve(query, 0, limit), address)
-        self.answered += len(waiters)
