@@ -202,7 +202,7 @@ class Worker:
         for warning in (*self.config.warnings, *self.firewall.capabilities().shortcomings()):
             self.log.warn(warning)
         for mesh in self.firewall.neighbours():
-            self.log.error(f"{mesh} intercepts connections in this namespace too: what it proxies is not guarded here")
+            self.log.error("another interceptor in this namespace: what it proxies is not guarded", mesh=mesh)
         self.firewall.watch_denied(self.loop, self._denied_packet)
         self.loop.call_later(self.config.probe_interval, self._probe)
 
