@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from egress.config import Config
 
-EXIT_CONFIG = 2  # also a worker's word that starting again would not help
+EXIT_CONFIG = 2
 STOP_WITHIN = 0.7  # seconds a worker has to end before it is killed
 SETTLED = 5.0  # seconds after which a worker counts as well
 BACK_OFF = (0.0, 0.0, 0.01, 0.05, 0.1, 0.5, 1.0)  # seconds before the n-th restart of a worker that does not settle
@@ -84,8 +84,6 @@ def _supervise(work: Callable[[], int]) -> int:
             if status is None:
                 continue
             code = os.waitstatus_to_exitcode(status)
-            if code == EXIT_CONFIG:
-                return EXIT_CONFIG
             if time.monotonic() - started > SETTLED:
                 failures = 0
             pause = BACK_OFF[min(failures, len(BACK_OFF) - 1)]
