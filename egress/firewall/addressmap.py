@@ -76,12 +76,11 @@ class Chains:
 class AddressMap:
     """One verdict map for each family, from the ranges of a plan."""
 
-    def __init__(self, plan: Sequence[AddressRange], side: str, load: int, chains: Chains, whole: str = "") -> None:
-        """`side` is the field of the plan's ranges to map; `load` makes the map's name another one in every load (nft
-        takes an interval of the map that goes for one that is in the way); `whole` is the verdict for a range whose
-        every port is in it (it then needs no chain), empty where there is none."""
+    def __init__(self, plan: Sequence[AddressRange], side: str, chains: Chains, whole: str = "") -> None:
+        """`side` is the field of the plan's ranges to map; `whole` is the verdict for a range whose every port is in
+        it (it then needs no chain), empty where there is none."""
         self._entries: dict[int, list[tuple[bytes, bytes, str]]] = {4: [], 16: []}
-        self._names = {size: f"{side}{4 if size == 4 else 6}_{load:08x}" for size in (4, 16)}
+        self._names = {size: f"{side}{4 if size == 4 else 6}" for size in (4, 16)}
         for part in plan:
             ports: PortSet = getattr(part, side)
             if not ports:

@@ -14,7 +14,7 @@ from egress.firewall import FirewallError, devices, nft
 from egress.firewall.lastdoor import COUNTER, netdev
 from egress.firewall.netlink import SetWriter, elements
 from egress.firewall.nfnetlink import NETDEV
-from egress.firewall.replacement import gently
+from egress.firewall.replacement import stages
 from egress.firewall.ruleset import learned_set, lockdown, neighbours, render, restamp
 from egress.firewall.standing import counter, inventory, judge, snapshot
 from egress.firewall.tables import TABLE, Site
@@ -74,6 +74,7 @@ class Firewall:
         self._reader: socket.socket | None = None  # of the loop's thread
         self._clerk: socket.socket | None = None  # of the helper thread
         self._door: tuple[str, ...] = ()  # the devices that our netdev chain was last written for
+        self._tag = ""  # what the names of the last load's chains end in
         self._busy = False  # our tables are being changed by ourselves
         self._snapshot: Snapshot = {}
         self._names: dict[tuple[int, int], str] = {}
@@ -100,7 +101,9 @@ class Firewall:
         """Replace the ruleset by this one, learned addresses included, in one transaction. Blocks; for the helper
         thread. Raises FirewallError: then what stood before stands."""
         self._site = self._survey(self._site)
-        self._apply(lambda site: render(spec, site))
+        if self.standing() is None:
+            self._apply(lambda site: lockdown(site, spec.stamp))
+        self._apply(lambda site: render(spec, site), f"{spec.flow_mark:08x}")
         self._stamp = spec.stamp
         self._loaded = spec
 
@@ -140,12 +143,13 @@ class Firewall:
             self._reader = self.namespace.netlink(NETLINK_NETFILTER)
         return self._reader
 
-    def _apply(self, write: Callable[[Site], str]) -> None:
+    def _apply(self, write: Callable[[Site], str], tag: str = "") -> None:
         believed = self._site or self._survey(None)
         self._busy = True
         try:
-            if self._exchange(write, believed):
+            if tag and self._exchange(write, believed, tag):
                 return
+            self._tag = ""
             try:
                 self._run(write(believed), believed)
             except FirewallError as error:
@@ -161,21 +165,26 @@ class Firewall:
             self._snapshot = snapshot(self._desk())
             self._busy = False
 
-    def _exchange(self, write: Callable[[Site], str], site: Site) -> bool:
-        """Replace rules behind chains that stand, where they can stand: without a packet lost."""
+    def _exchange(self, write: Callable[[Site], str], site: Site, tag: str) -> bool:
+        """Replace what stands in stages: no packet lost, none judged by half a ruleset. False: it could not be."""
         chains = snapshot(self._desk())
         found = judge(chains)
         if found is None:
             return False
         if site.raw == "devices" and found.raw and self._door == site.devices:
             site = site._replace(raw="standing")
-        text = gently(write(site), inventory(self._desk(), chains))
-        if text is None:
-            return False
+        steps = stages(write(site), tag, inventory(self._desk(), chains))
         try:
-            self._run(text, site)
+            self._run(steps.prepare, site)
+            self._run(steps.switch, site)
         except FirewallError:
             return False  # whatever it was, the whole replacement says whether it matters
+        self._tag = f"_{tag}"
+        if steps.sweep:
+            try:
+                self._run(steps.sweep, site)
+            except FirewallError:
+                pass  # only unused things are left over; the next load finds them
         return True
 
     def _desk(self) -> socket.socket:
@@ -390,8 +399,8 @@ class Firewall:
         if (site.raw == "devices" and site.devices != before.devices) or site.own4 != before.own4:
             lines += netdev(site, self._stamp)
         if site.onlink6 != before.onlink6:
-            lines.append(f"flush chain inet {TABLE} neighbours")
-            lines += [f"add rule inet {TABLE} neighbours {rule}" for rule in neighbours(site)]
+            lines.append(f"flush chain inet {TABLE} neighbours{self._tag}")
+            lines += [f"add rule inet {TABLE} neighbours{self._tag} {rule}" for rule in neighbours(site)]
         if lines:
             self._change("\n".join(lines) + "\n", site)
         self._site = site

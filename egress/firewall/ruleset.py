@@ -2,7 +2,7 @@
 
 Three tables, all ours; nothing else is ever touched, since containers bring tables of their own.
 
-    inet sallyport       replaced whole by every load, in one transaction, learned addresses included
+    inet sallyport       replaced by every load, learned addresses included (`replacement.py` says how)
     inet sallyport_cut   tuples of flows that were cut; stands through loads, so that they stay cut
     netdev sallyport     the last door: only packets that the IP path approved leave a device
 
@@ -96,8 +96,8 @@ def render(spec: RulesetSpec, site: Site) -> str:
         raise ValueError(f"no ruleset for placement {site.placement!r}")
     enforcing = spec.mode == "dns+nft"
     deny, allow = Chains("deny", "goto refuse"), Chains("allow", "goto open")
-    denied = AddressMap(spec.plan, "deny", spec.flow_mark, deny, "goto refuse")
-    allowed = AddressMap(spec.plan, "allow", spec.flow_mark, allow)
+    denied = AddressMap(spec.plan, "deny", deny, "goto refuse")
+    allowed = AddressMap(spec.plan, "allow", allow)
     lines = [WHOLE + f"table inet {TABLE} {{"]
     lines += chain(f"policy_{spec.digest}", [])
     lines += chain(f"mode_{spec.mode.replace('+', '_')}", [])
@@ -330,7 +330,7 @@ def _output_tail(spec: RulesetSpec, denied: AddressMap, allowed: AddressMap) -> 
     else:
         present = sorted({_family(network.packed) for network in spec.doh_networks})  # type: ignore[attr-defined]
         for family in present:
-            listed = f"ip{'' if family == 4 else '6'} daddr @doh{family}_{spec.flow_mark:08x}"
+            listed = f"ip{'' if family == 4 else '6'} daddr @doh{family}"
             rules.append(f"{listed} meta l4proto {{ tcp, udp }} th dport 443 goto refuse")
     rules.append(f"ct direction original ct mark {spec.flow_mark:#010x} accept")
     rules += allowed.rules()
@@ -360,7 +360,7 @@ def _doh_sets(spec: RulesetSpec) -> Iterable[str]:
     for family, networks in families.items():
         if networks:
             elements = [f"{show(packed)}/{length}" for packed, length in _disjoint(networks)]
-            yield from named_set(f"doh{family}_{spec.flow_mark:08x}", ADDRESS[family], elements, "interval")
+            yield from named_set(f"doh{family}", ADDRESS[family], elements, "interval")
 
 
 def _learned(index: int, entries: Sequence[tuple[bytes, int]]) -> Iterable[str]:

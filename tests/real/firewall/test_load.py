@@ -68,7 +68,6 @@ def test_nothing_denied_passes_while_rulesets_are_replaced(guarded: Guarded) -> 
     assert refused > 1000
 
 
-@pytest.mark.skip
 def test_what_is_allowed_goes_on_while_rulesets_are_replaced(guarded: Guarded) -> None:
     learned = {0: [(packed("198.51.100.10"), 60000)]}
     guarded.load(learned=learned)
