@@ -14,7 +14,6 @@ from egress.firewall import FirewallError, devices, nft
 from egress.firewall.lastdoor import COUNTER, netdev
 from egress.firewall.netlink import SetWriter, elements
 from egress.firewall.nfnetlink import NETDEV
-from egress.firewall.replacement import stages
 from egress.firewall.ruleset import learned_set, lockdown, neighbours, render, restamp
 from egress.firewall.standing import counter, inventory, judge, snapshot
 from egress.firewall.tables import TABLE, Site
@@ -167,6 +166,8 @@ class Firewall:
 
     def _exchange(self, write: Callable[[Site], str], site: Site, tag: str) -> bool:
         """Replace what stands in stages: no packet lost, none judged by half a ruleset. False: it could not be."""
+        from egress.firewall.replacement import stages  # not at start: the lockdown has no time for it
+
         chains = snapshot(self._desk())
         found = judge(chains)
         if found is None:

@@ -18,25 +18,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from egress.firewall.tables import TABLE
+from egress.firewall.tables import TABLE, WHOLE, Inventory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-WHOLE = f"table inet {TABLE}\ndelete table inet {TABLE}\n"
-"""How every text that replaces the table begins."""
 _OPEN = f"table inet {TABLE} {{\n"
 _MARKERS = ("policy_", "mode_")
 _REFERENCE = re.compile(r"(goto |jump |@)(\w+)")
-
-
-class Inventory(NamedTuple):
-    """What stands in our inet table."""
-
-    base: frozenset[str]  # chains with a hook
-    chains: frozenset[str]  # chains without one
-    sets: frozenset[str]
-    maps: frozenset[str]
 
 
 class Stages(NamedTuple):

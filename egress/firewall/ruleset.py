@@ -29,8 +29,19 @@ from typing import TYPE_CHECKING, NamedTuple
 from egress.firewall.addressmap import AddressMap, Chains, chain, port_rules, show
 from egress.firewall.cuttable import cut_table
 from egress.firewall.lastdoor import netdev
-from egress.firewall.replacement import WHOLE
-from egress.firewall.tables import ADDRESS, CUT_TABLE, REFUSE, TABLE, TOP, Site, base_chain, class_id, gone, named_set
+from egress.firewall.tables import (
+    ADDRESS,
+    CUT_TABLE,
+    REFUSE,
+    TABLE,
+    TOP,
+    WHOLE,
+    Site,
+    base_chain,
+    class_id,
+    gone,
+    named_set,
+)
 from egress.netns import Exemption
 
 if TYPE_CHECKING:

@@ -27,8 +27,7 @@ from egress.firewall.nfnetlink import (
     text,
     u32,
 )
-from egress.firewall.replacement import Inventory
-from egress.firewall.tables import TABLE
+from egress.firewall.tables import TABLE, Inventory
 
 if TYPE_CHECKING:
     import socket

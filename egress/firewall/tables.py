@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
 TABLE = "sallyport"
 CUT_TABLE = "sallyport_cut"
+WHOLE = f"table inet {TABLE}\ndelete table inet {TABLE}\n"  # how every text that replaces the table begins
 TOP = 2147483000  # a priority behind whoever else hooks there
 ADDRESS = {4: "ipv4_addr", 6: "ipv6_addr"}
 REFUSE = ["meta l4proto tcp reject with tcp reset", "reject with icmpx admin-prohibited"]
@@ -26,6 +27,15 @@ class Site(NamedTuple):
     socket_match: bool = True  # the kernel has nft_socket; else our sockets' ports are noted as they send
     ct_timeout: bool = True  # the kernel has ct timeout objects
     ip_options: bool = True  # the kernel matches IPv4 options
+
+
+class Inventory(NamedTuple):
+    """What stands in our inet table."""
+
+    base: frozenset[str]  # chains with a hook
+    chains: frozenset[str]  # chains without one
+    sets: frozenset[str]
+    maps: frozenset[str]
 
 
 def base_chain(hook: str, priority: int, policy: str, kind: str = "filter") -> str:

@@ -6,8 +6,9 @@ import re
 
 import pytest
 
-from egress.firewall.replacement import Inventory, stages
+from egress.firewall.replacement import stages
 from egress.firewall.ruleset import lockdown, render
+from egress.firewall.tables import Inventory
 from tests.pure.firewall.specs import SITE, SPECS, STAMP
 
 BASES = frozenset({"cleared", "raw_out", "raw_in", "output", "input", "forward", "stamp"})
