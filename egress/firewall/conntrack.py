@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from egress.firewall.cuttable import CUT_SECONDS
 from egress.firewall.devices import transact
-from egress.firewall.netlink import CHUNK
+from egress.firewall.netlink import CHUNK, elements
 from egress.firewall.nfnetlink import (
     ACK,
     CREATE,
+    DELSETELEM,
     DUMP,
     HEAD,
     INET,
@@ -181,32 +182,51 @@ def cut(namespace: Namespace, sock: socket.socket, doomed: Sequence[Flow]) -> No
 
 
 def _set_tuples(sock: socket.socket, doomed: Sequence[Flow]) -> None:
-    sets: dict[str, dict[bytes, None]] = {}
-    for flow in doomed:
-        number = next((key for key, name in _PROTOCOLS.items() if name == flow.protocol), None)
-        if number in (socket.IPPROTO_TCP, socket.IPPROTO_UDP):
-            # Every part of a concatenated key is padded to four octets.
-            key = b"".join(
-                (
-                    flow.local,
-                    struct.pack("=B3x", number),
-                    struct.pack(">H2x", flow.local_port),
-                    flow.remote,
-                    struct.pack(">H2x", flow.remote_port),
-                )
-            )
-            sets.setdefault("cut4" if len(flow.local) == 4 else "cut6", {})[key] = None
+    timeout = attribute(4, struct.pack(">Q", CUT_SECONDS * 1000))
     changes = []
-    for name, keys in sets.items():
-        entries = b"".join(
-            [
-                nested(1, nested(1, attribute(1, key)), attribute(4, struct.pack(">Q", CUT_SECONDS * 1000)))
-                for key in keys
-            ]
-        )
-        changes.append((NEWSETELEM, CREATE, INET, text(1, CUT_TABLE) + text(2, name) + nested(3, entries)))
+    for name, keys in _keys(doomed).items():
+        entries = [nested(1, nested(1, attribute(1, key)), timeout) for key in keys]
+        changes.append((NEWSETELEM, CREATE, INET, text(1, CUT_TABLE) + text(2, name) + nested(3, *entries)))
     if changes:
         transact(sock, changes)
+
+
+def _keys(some: Sequence[Flow]) -> dict[str, dict[bytes, None]]:
+    """Flows as keys of the cut sets; every part of a concatenated key is padded to four octets."""
+    sets: dict[str, dict[bytes, None]] = {}
+    for flow in some:
+        number = {"tcp": socket.IPPROTO_TCP, "udp": socket.IPPROTO_UDP}.get(flow.protocol)
+        if number is not None:
+            here = flow.local + struct.pack("=B3x", number) + struct.pack(">H2x", flow.local_port)
+            key = here + flow.remote + struct.pack(">H2x", flow.remote_port)
+            sets.setdefault("cut4" if len(flow.local) == 4 else "cut6", {})[key] = None
+    return sets
+
+
+def severed(sock: socket.socket) -> list[Flow]:
+    """The flows that are being held cut. Raises FirewallError."""
+    found = []
+    for name, size in (("cut4", 4), ("cut6", 16)):
+        for element in elements(sock, CUT_TABLE, name):
+            key = element.key
+            number, local_port = struct.unpack_from("=B", key, size)[0], struct.unpack_from(">H", key, size + 4)[0]
+            remote, remote_port = key[size + 8 : 2 * size + 8], struct.unpack_from(">H", key, 2 * size + 8)[0]
+            protocol = _PROTOCOLS.get(number, str(number))
+            found.append(Flow(protocol, key[:size], local_port, remote, remote_port, True, 0, False, b""))
+    return found
+
+
+def lift(sock: socket.socket, some: Sequence[Flow]) -> None:
+    """Hold these flows cut no longer: a policy allows them again. What has timed out meanwhile is no error."""
+    for flow in some:
+        for name, keys in _keys([flow]).items():
+            for key in keys:
+                body = text(1, CUT_TABLE) + text(2, name) + nested(3, nested(1, nested(1, attribute(1, key))))
+                try:
+                    transact(sock, [(DELSETELEM, 0, INET, body)])
+                except KernelError as error:
+                    if error.code != errno.ENOENT:
+                        raise
 
 
 def _forget(sock: socket.socket, flow: Flow) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from egress.firewall import FirewallError, devices, nft
 from egress.firewall.lastdoor import COUNTER, netdev
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from egress.firewall import nflog
+    from egress.firewall.abilities import Capabilities
     from egress.firewall.conntrack import Flow
     from egress.firewall.nflog import Denied
     from egress.firewall.ruleset import RulesetSpec
@@ -30,32 +31,6 @@ if TYPE_CHECKING:
     from egress.loop import Loop
 
 LOG_GROUP = 5353  # NFLOG groups are the namespace's own
-
-
-class Capabilities(NamedTuple):
-    """What this kernel, with this process's privileges, can hold."""
-
-    raw: str  # packet sockets: "prefix" every device, "devices" the listed ones, followed, "none"
-    nflog: bool  # refused packets can be told
-    ct_timeout: bool  # redirected DNS is forgotten after 2 s, not 30
-    socket_match: bool  # packets to our own sockets can be recognised
-    ip_options: bool  # source routing can be refused
-    destroy: bool  # sockets of cut flows can be destroyed
-    ipv6: bool  # ::1 is there, so IPv6 DNS can be redirected
-
-    def shortcomings(self) -> tuple[str, ...]:
-        """What cannot be held, one sentence each."""
-        words = {
-            "nflog": "refused packets are counted but not told (no NFLOG)",
-            "ct_timeout": "a flood of DNS queries can use up redirections for 30 s (no ct timeout objects)",
-            "ip_options": "source-routed packets to allowed addresses pass (no IPv4 option matching)",
-            "destroy": "programs are told of a cut connection only when they send (no SOCK_DESTROY)",
-            "ipv6": "no ::1 here: IPv6 DNS is refused, not answered",
-        }
-        found = [text for name, text in words.items() if not getattr(self, name)]
-        if self.raw == "none":
-            found.insert(0, "packet sockets are not guarded (no netdev egress hook, Linux 5.16): drop CAP_NET_RAW")
-        return tuple(found)
 
 
 class Firewall:
@@ -218,38 +193,9 @@ class Firewall:
         )
 
     def _negotiate(self, site: Site) -> Site:
-        """Find out what of `site` this kernel refuses, by asking for each part alone."""
+        from egress.firewall.abilities import negotiate
 
-        def takes(text: str) -> bool:
-            try:
-                self.namespace.inside(lambda: self._nft.run(text, check=True))
-            except FirewallError:
-                return False
-            return True
-
-        def rule(hook: str, words: str) -> str:
-            chain = f"chain probe {{\n type filter hook {hook} priority 0; policy accept;\n {words}\n }}"
-            return f"table inet sallyport_probe {{\n {chain}\n }}\n"
-
-        def door(names: Sequence[str]) -> str:
-            listed = ", ".join(f'"{name}"' for name in names)
-            chain = f"chain probe {{\n type filter hook egress devices = {{ {listed} }} priority 0; policy accept;\n }}"
-            return f"table netdev sallyport_probe {{\n {chain}\n }}\n"
-
-        if site.raw == "prefix":
-            with self.namespace.netlink(NETLINK_NETFILTER) as sock:
-                if not devices.make_prefix_chain(sock):
-                    site = site._replace(raw="devices")
-        if site.raw == "devices" and not takes(door(site.devices)):
-            present = tuple(["lo"] + [device.name for device in self.namespace.devices() if device.name != "lo"])
-            site = site._replace(devices=present, raw="devices" if takes(door(present)) else "none")
-        timeout = "ct timeout probe {\n protocol udp\n l3proto ip\n policy = { unreplied: 2, replied: 2 }\n }"
-        return site._replace(
-            socket_match=takes(rule("input", "socket mark 1 drop")),
-            ip_options=takes(rule("output", "ip option lsrr exists drop")),
-            ct_timeout=takes(f"table inet sallyport_probe {{\n {timeout}\n }}\n"),
-            log_group=LOG_GROUP if takes(rule("output", f"log group {LOG_GROUP}")) else 0,
-        )
+        return negotiate(site, self.namespace, self._nft, LOG_GROUP)
 
     def assume(self, *, socket_match: bool = True, ct_timeout: bool = True) -> None:
         """Believe this of the kernel: for tests of what an older one gets."""
@@ -257,6 +203,7 @@ class Firewall:
 
     def capabilities(self) -> Capabilities:
         """What holds here. Call after `lock` or `load`, which find out."""
+        from egress.firewall.abilities import Capabilities
         from egress.firewall.conntrack import can_destroy
 
         site = self._site = self._survey(self._site)
@@ -343,6 +290,18 @@ class Firewall:
         from egress.firewall.conntrack import cut
 
         cut(self.namespace, self._desk(), doomed)
+
+    def severed(self) -> list[Flow]:
+        """Flows that are held cut: each for a minute after the last packet that was stopped. Raises FirewallError."""
+        from egress.firewall.conntrack import severed
+
+        return severed(self._desk())
+
+    def lift(self, flows: Sequence[Flow]) -> None:
+        """Let flows of `severed` go that the policy allows again: a peer that keeps trying would keep them cut."""
+        from egress.firewall.conntrack import lift
+
+        lift(self._desk(), flows)
 
     def active(self) -> set[bytes]:
         """Addresses outside that living flows lead to. Raises FirewallError."""

@@ -52,9 +52,12 @@ def tcp(source: str, source_port: int, destination: str, port: int, flags: int, 
 def hardware(lab: Lab, *, gateway: bool = False) -> bytes:
     """The Ethernet address of the sandbox's device, or of its gateway's."""
     if gateway:
-        # Asked once, so that the sandbox's neighbour table has it.
-        lab.ping(lab.link.gateway)
-        words = lab.sandbox.ip("neigh", "show", lab.link.gateway).split()
+        words: list[str] = []
+        for _ in range(5):
+            lab.ping(lab.link.gateway)  # so that the sandbox's neighbour table has it
+            words = lab.sandbox.ip("neigh", "show", lab.link.gateway).split()
+            if "lladdr" in words:
+                break
         return bytes.fromhex(words[words.index("lladdr") + 1].replace(":", ""))
     words = lab.sandbox.ip("-o", "link", "show", "eth0").split()
     return bytes.fromhex(words[words.index("link/ether") + 1].replace(":", ""))

@@ -89,3 +89,17 @@ def test_a_kernel_without_comforts_gets_a_ruleset_all_the_same(guarded: Guarded)
     guarded.learn("198.51.100.10")
     assert guarded.lab.connect("198.51.100.10", 80) == "connected"
     assert guarded.lab.connect("198.51.100.20", 80) == "refused"
+
+
+def test_what_a_kernel_lacks_is_found_out_and_left_out(guarded: Guarded) -> None:
+    """Asked for something that no kernel has: the rest of the ruleset comes all the same, and the lack is reported."""
+    from egress.firewall.abilities import negotiate
+    from egress.firewall.tables import Site
+
+    site = Site(raw="devices", devices=("lo", "eth0", "a name that is none"))
+    found = negotiate(site, guarded.namespace, nft.Nft(), 5353)
+    assert found.devices == ("lo", "eth0")
+    assert (found.raw, found.log_group) == ("devices", 5353)
+    assert found.socket_match
+    assert found.ct_timeout
+    assert found.ip_options
