@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 SWEEP = 5.0  # seconds between looks at which leases are in use
 STALL = 15.0  # seconds late: the whole container stood still
 NAMELESS = "?"  # begins the name of a lease whose name is not known any more; no query name begins so
+GUESSES = 2000  # unstamped frames within a sweep after which the stamp changes
 WATCH = 0.5  # seconds between looks at whether our tables still stand
 
 
@@ -85,6 +86,7 @@ class Guard:
         self._loading = False
         self._waiting: list[Callable[[], None]] = []
         self._swept = 0.0
+        self._unstamped = 0
         self.service: Service | None = None
         self.repairs = 0
 
@@ -281,6 +283,7 @@ class Guard:
         def work() -> int:
             forbidden = [flow for flow in self.firewall.flows() if flow.outgoing and not self.allows(flow)]
             self.firewall.cut(forbidden)
+            self.firewall.lift([flow for flow in self.firewall.severed() if self.allows(flow)])
             return len(forbidden)
 
         def finished(_: int | None, error: BaseException | None) -> None:
@@ -303,6 +306,7 @@ class Guard:
         stood_still = now - self._swept - SWEEP
         self._swept = now
         self.loop.call_later(SWEEP, self._sweep)
+        self._count_guesses()
         if self._loading or not len(self._leases):
             return
         if stood_still > STALL:
@@ -318,6 +322,14 @@ class Guard:
             leases.expire(now)
 
         self.loop.run_in_thread(self.firewall.active, finished)
+
+    def _count_guesses(self) -> None:
+        """Frames that came to the last door without the stamp are a packet socket's: a search gets another stamp."""
+        seen = self.firewall.unstamped()
+        fresh, self._unstamped = seen - self._unstamped, seen
+        if fresh > GUESSES:
+            self._report(f"{fresh} frames were sent past the IP path and dropped; the stamp is changed")
+            self.loop.run_in_thread(self.firewall.restamp, lambda _, error: self._reloaded(error))
 
     def _grant(self, grants: list[Grant], now: float) -> None:
         if not grants:
