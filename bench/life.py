@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import socket
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,7 +19,7 @@ from lab import http
 
 if TYPE_CHECKING:
     from bench.contenders import Contender, Ours
-    from bench.place import Sandbox
+    from bench.place import Place, Sandbox
 
 NAME = "p-life.example.com"
 RULES = 4096
@@ -106,6 +107,13 @@ def starting(contender: Contender) -> Start:
         wait_for("API", contender.ready)
         ready = time.monotonic() - begin
     return Start(locked * 1000, answered * 1000, ready * 1000)
+
+
+def interpreter(place: Place, sandbox: Sandbox) -> float:
+    """ms from exec to exit of a Python that does nothing: what every other figure here starts from."""
+    process = place.start(sandbox.namespace, [sys.executable, "-c", ""], place.cores.server)
+    process.wait()
+    return (time.monotonic() - process.started) * 1000
 
 
 def reviving(ours: Ours) -> float:

@@ -135,6 +135,9 @@ class Process:
     def alive(self) -> bool:
         return self._popen.poll() is None
 
+    def wait(self) -> None:
+        self._popen.wait(10)
+
     def pids(self) -> list[int]:
         """The process and its children."""
         return [self.pid, *children(self.pid)]
@@ -181,6 +184,19 @@ def _pss(pid: int) -> float:
             if line.startswith("Pss:"):
                 return int(line.split()[1]) / 1024
     return 0.0
+
+
+def neighbours(seconds: float = 1.0) -> float:
+    """The share of this machine's processor time that somebody else uses, steal included (proc(5), stat)."""
+
+    def read() -> tuple[int, int]:
+        fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+        return sum(fields), fields[3] + fields[4]
+
+    before, idle_before = read()
+    time.sleep(seconds)
+    after, idle_after = read()
+    return 1 - (idle_after - idle_before) / max(after - before, 1)
 
 
 def wait_for(what: str, ready: Any, seconds: float = 10.0) -> None:
