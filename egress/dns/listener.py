@@ -21,6 +21,7 @@ IDLE = 10.0  # seconds without a complete question or a whole answer
 AWAITING = 130.0  # seconds for one that still waits for an answer: more than the longest time-out of a resolver
 QUESTION = 2048  # octets: more is not a question anybody asks
 UNSENT = 128 * 1024  # octets of answers that a client does not read
+BUFFER = 64 * 1024  # octets of them that the kernel holds before: by itself it would take megabytes
 SWEEP = 2.0  # seconds
 PAUSE = 0.2  # seconds without accepting, when descriptors have run out
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -153,6 +154,7 @@ class TcpListener:
             try:
                 sock.setblocking(False)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
                 if len(self.clients) >= CONNECTIONS:
                     self._hang_up_on_one()
                 client = TcpClient(self, sock, self.loop.now())

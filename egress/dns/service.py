@@ -36,6 +36,7 @@ SAME_OCTETS = 4 * 1024 * 1024  # of these queries and replies
 SAME_QUERY = 400  # octets: longer ones differ each time, by their padding and cookies
 PARKED = 2048  # answers that wait for a ruleset
 PARKED_RECORDS = 16_384  # in all of them
+COMPLAIN = 1.0  # seconds between reports: what a sandbox can cause, it can cause often
 SERVFAIL = 2
 NOT_READY, NO_REACHABLE_AUTHORITY, OTHER = 14, 22, 0  # EDE codes, RFC 8914
 
@@ -75,6 +76,7 @@ class Service:
         self._parked: list[tuple[Question, Answer]] = []
         self._parked_records = 0
         self._listening: list[socket.socket] = []
+        self._complained = float("-inf")
 
     # -- policy --------------------------------------------------------------------------------------------------
     def hold(self) -> None:
@@ -193,7 +195,6 @@ class Service:
 
     def _answers(self, finished: Iterable[Answered], now: float) -> None:
         grants: list[Grant] = []
-        dropped: list[Grant] = []
         results: list[tuple[Question, Outcome, bool]] = []
         news: list[tuple[bytes, str]] = []
         open_addresses = self._open
@@ -209,7 +210,7 @@ class Service:
                 if self._held:
                     self._park(question, answer)
                     continue
-                outcome, mine = self._learn(question.name, outcome, now, dropped)
+                outcome, mine = self._learn(question.name, outcome, now, grants)
                 if mine:
                     writes = True
                     grants += mine
@@ -222,20 +223,23 @@ class Service:
                 open_addresses(grants)
             except Exception as error:  # noqa: BLE001 - whatever the kernel or libnftables says, nothing was opened
                 self.leases.refused(grants)
-                self._report(f"learned addresses were refused: {error}")
+                self._complain(f"learned addresses were refused: {error}", now)
                 failed = True
             else:
                 self.leases.granted(grants, now)
                 try:
                     self._remember(news)
                 except Exception as error:  # noqa: BLE001 - only a restarted worker would miss it
-                    self._report(f"learned addresses could not be written down: {error}")
-        if dropped:
-            self.leases.refused(dropped)  # only now: another answer of this round may have opened the same address
+                    self._complain(f"learned addresses could not be written down: {error}", now)
         for question, outcome, writes in results:
             if writes and failed:
                 outcome = Outcome(SERVFAIL, note="the kernel refused the address", ede=OTHER)
             self._reply(question, outcome, now)
+
+    def _complain(self, text: str, now: float) -> None:
+        if now - self._complained >= COMPLAIN:
+            self._complained = now
+            self._report(text)
 
     def _park(self, question: Question, answer: Answer) -> None:
         if len(self._parked) >= PARKED or self._parked_records >= PARKED_RECORDS:
@@ -244,8 +248,8 @@ class Service:
         self._parked.append((question, answer))
         self._parked_records += len(answer.answers)
 
-    def _learn(self, name: str, outcome: Outcome, now: float, dropped: list[Grant]) -> tuple[Outcome, list[Grant]]:
-        """The writes that an answer needs. With no room for all of them it is SERVFAIL, and `dropped` gets the rest."""
+    def _learn(self, name: str, outcome: Outcome, now: float, others: list[Grant]) -> tuple[Outcome, list[Grant]]:
+        """The writes that an answer needs; with no room for all of its addresses it is SERVFAIL and needs none."""
         leases = self.leases
         mine: list[Grant] = []
         assert outcome.ports is not None
@@ -264,8 +268,9 @@ class Service:
             full = full or not all(packed in leases for packed, _ in outcome.teaches)  # it pushed out its own
         if not full:
             return outcome, mine
-        dropped += mine
-        self._report(f"{name}: no room for another learned address ({leases.capacity} are open)")
+        kept = {grant.packed for grant in others}  # what other answers of this round are about to open
+        leases.refused([grant for grant in mine if grant.packed not in kept])
+        self._complain(f"{name}: no room for another learned address ({leases.capacity} are open)", now)
         return Outcome(SERVFAIL, note=f"{name}: {leases.capacity} addresses are open, no room", ede=OTHER), []
 
     def _reply(self, question: Question, outcome: Outcome, now: float) -> None:
