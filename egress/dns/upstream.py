@@ -124,16 +124,15 @@ class Upstream:
         return True
 
     def probe(self, name: str) -> None:
-        """Ask every server that is down for `name`'s NS; any answer brings it back."""
+        """Ask every server for `name`'s NS: silence counts as a failure, any answer brings back who was down."""
         now = self._loop.now()
-        for index, health in enumerate(self.health):
-            if health.down:
-                probe = Question(name, NS, now)
-                probe.stage = PROBING
-                self._stages[PROBING][probe] = None
-                self._send_to(probe, index, now)
-                if not self._ticking:
-                    self._tick_later()
+        for index in range(len(self.servers)):
+            probe = Question(name, NS, now)
+            probe.stage = PROBING
+            self._stages[PROBING][probe] = None
+            self._send_to(probe, index, now)
+            if not self._ticking:
+                self._tick_later()
 
     def close(self) -> None:
         """Close every socket; nobody who waits is answered."""
