@@ -150,7 +150,7 @@ def a_rule_goes(stage: Stage) -> None:
     kept, kept_file = _download(stage, ALLOWED)
     until(lambda: _size(cut_file) > FLOW and _size(kept_file) > FLOW, 5, "two downloads that flow")
     stage.type(stage.sandbox, "wc -c *.part | head -2")
-    command = f'curl -X DELETE -H "{TOKEN_HEADER}: $TOKEN" http://guard:18080/policy -d \'["{PACKAGES}"]\''
+    command = f'curl -X DELETE -H "{TOKEN_HEADER}: $TOKEN" http://guard:18080/policy \\\n    -d \'["{PACKAGES}"]\''
     started = time.monotonic()
     stage.type(stage.operator, command)
     try:
@@ -160,8 +160,8 @@ def a_rule_goes(stage: Stage) -> None:
     took = (time.monotonic() - started) * 1000
     ended = cut.poll() is not None
     if ended and cut.stdout is not None:
-        stage.screen.typed(stage.sandbox.prompt, f"wait   # for the download from {PACKAGES}")
-        stage.screen.came(cut.stdout.read().decode(errors="replace").splitlines())
+        said = cut.stdout.read().decode(errors="replace").strip()
+        stage.screen.came([f"[1] exit {cut.returncode}: {said}"])
     ok = ended and took < CUT_WITHIN
     seen = "cut" if ended else "still flowing after 5 s"
     stage.row(Row("cut", "download whose rule went", "cut within 1 s", seen, took, ok))

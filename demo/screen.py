@@ -18,7 +18,7 @@ WIDTH = 100
 # SGR codes (ECMA-48 §8.3.117). Only the sixteen colours that every terminal's owner has chosen for himself.
 BOLD, DIM, RED, GREEN, BLUE, MAGENTA = "1", "2", "31", "32", "34", "35"
 _PROMPTS = {"sandbox$": BLUE, "operator$": MAGENTA}
-_READ_COMMAND, _READ_VERDICT = 0.12, 0.35  # seconds, where somebody reads along
+_READ_COMMAND, _READ_VERDICT = 0.07, 0.25  # seconds, where somebody reads along
 
 
 def wants_colour(stream: TextIO, environ: Mapping[str, str]) -> bool:
