@@ -29,6 +29,7 @@ _SOCKET = "OPENSANDBOX_EGRESS_SOCKET"
 class Answer(NamedTuple):
     """What the sidecar said: HTTP status and JSON object."""
 
+    method: str
     status: int
     document: dict[str, object]
 
@@ -108,11 +109,13 @@ class Sidecar:
             response = connection.getresponse()
             text = response.read(_LARGEST + 1)
             status = response.status
+            if response.length:
+                raise http.client.IncompleteRead(text[:0], response.length)
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise self._unreachable(error) from None
         finally:
             connection.close()
-        return self._judge(Answer(status, self._document(status, text)))
+        return self._judge(Answer(method, status, self._document(status, text)))
 
     def _connection(self) -> http.client.HTTPConnection:
         if self._url is None:
@@ -125,7 +128,7 @@ class Sidecar:
             document = json.loads(text) if len(text) <= _LARGEST else None
         except (ValueError, RecursionError):
             document = None
-        if isinstance(document, dict):
+        if isinstance(document, dict) and document.get("status") in ("ok", "error"):
             return document
         shown = printable(text[:200].decode("utf-8", "replace").strip())
         raise CommandError(f"{self.label} is no sidecar: HTTP {status}{': ' + shown if shown else ''}", NOT)
@@ -141,7 +144,7 @@ class Sidecar:
     def _unreachable(self, error: Exception) -> CommandError:
         if isinstance(error, TimeoutError):
             return CommandError(f"{self.label}: no answer within {PATIENCE:g} s; is it frozen?", NOT)
-        if not isinstance(error, OSError):
+        if isinstance(error, http.client.HTTPException) or not isinstance(error, OSError):
             words = printable(str(error))[:200] or type(error).__name__
             return CommandError(f"{self.label} does not speak HTTP: {words}", NOT)
         words = reason_of(error)

@@ -125,7 +125,7 @@ def parse_target(text: str, protocol: str = "") -> Asked:
     """A target as people write it: name, address, either with a port, or a URL. Raises CommandError."""
     from policies.name import TargetError, parse_host, show
 
-    stripped = text.strip()
+    stripped = text = re.sub(r"(://)[^/?#]*@", r"\1", text.strip())  # a password is nobody's business
     host, port, implied = _split(stripped)
     try:
         found: str | bytes = parse_host(host)
@@ -134,8 +134,7 @@ def parse_target(text: str, protocol: str = "") -> Asked:
         if not _QUERY_NAME.fullmatch(host) or len(host.removesuffix(".")) > 253:
             raise CommandError(f"{show(text)}: {error}") from None
         found = host.lower().removesuffix(".")
-    shown = re.sub(r"(://)[^/?#]*@", r"\1", stripped)  # a password is nobody's business
-    return Asked(printable(shown), found, port, protocol or implied)
+    return Asked(printable(stripped), found, port, protocol or implied)
 
 
 def _split(text: str) -> tuple[str, int | None, str]:

@@ -54,6 +54,8 @@ def _all(data: bytes, yaml: bool, first: PolicyError) -> list[PolicyError]:
     for index, rule in enumerate(rules):
         try:
             parse_patch(f"[{_dump(rule)}]")
+        except RecursionError:
+            return [first]
         except PolicyError as error:
             found.append(PolicyError(f"$.egress[{index}]{error.path.removeprefix('$[0]')}", error.message))
             if len(found) == MOST:
@@ -62,7 +64,7 @@ def _all(data: bytes, yaml: bool, first: PolicyError) -> list[PolicyError]:
 
 
 def _dump(tree: object) -> str:
-    """The tree as JSON, doubled keys and odd numbers included. The reader has bounded its depth."""
+    """The tree as JSON, doubled keys and odd numbers included. Raises RecursionError."""
     if isinstance(tree, Pairs):
         return "{" + ",".join(f"{json.dumps(key)}:{_dump(value)}" for key, value in tree.pairs) + "}"
     if isinstance(tree, list):

@@ -188,7 +188,7 @@ def _change(options: argparse.Namespace, ask: Callable[[Sidecar], Answer]) -> tu
             raise
         return Outcome(NOT, json_line({"status": "error", "reason": str(error)})), None
     whole, trouble = answer, ""
-    if "policy" not in answer.document:
+    if answer.method != "GET":
         try:
             whole = sidecar.call("GET")
         except CommandError as error:  # the change holds all the same

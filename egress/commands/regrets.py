@@ -39,12 +39,13 @@ def regrets(policy: NetworkPolicy, *, mode: str = "dns+nft", max_rules: int = 0)
     """
     found = list(_whole(policy, max_rules))
     compile_policy(policy)
+    openable = _openable(policy)
     seen = _Seen()
     for index, rule in enumerate(policy.egress):
         path = f"$.egress[{index}]"
         earlier = seen.before(rule)
-        found += [Regret(path, text) for text in _overtaken(rule, earlier)]
-        alive = _meant(rule).minus(_decided(earlier))
+        found += [Regret(path, text) for text in _overtaken(rule, _meant(rule, openable), earlier)]
+        alive = _meant(rule, openable).minus(_decided(earlier))
         if alive:
             found += [Regret(path, text) for text in _wide(rule)]
         found += [Regret(path, text) for text in _ports(rule)]
@@ -131,9 +132,18 @@ def _special(network: Network) -> Network | None:
     return None
 
 
-def _meant(rule: Rule) -> PortSet:
-    """What a rule is written for. A denial of everything is not written for port 853 and port 0 alone."""
-    return rule.covers() if rule.ports else rule.covers().intersect(EVERYTHING)
+def _meant(rule: Rule, openable: PortSet) -> PortSet:
+    """What a rule can decide: a denial of everything also covers port 853, where hardly any policy opens that."""
+    return rule.covers().intersect(openable)
+
+
+def _openable(policy: NetworkPolicy) -> PortSet:
+    """Every port that is open without being named, and those that some rule opens by name."""
+    openable = EVERYTHING
+    for rule in policy.egress:
+        if rule.action is Action.ALLOW and rule.ports:
+            openable = openable.union(rule.covers())
+    return openable
 
 
 def _decided(rules: list[Rule]) -> PortSet:
@@ -143,9 +153,8 @@ def _decided(rules: list[Rule]) -> PortSet:
     return decided
 
 
-def _overtaken(rule: Rule, earlier: list[Rule]) -> Iterator[str]:
+def _overtaken(rule: Rule, meant: PortSet, earlier: list[Rule]) -> Iterator[str]:
     """Earlier rules that leave this one nothing, or let out what it denies."""
-    meant = _meant(rule)
     if not earlier or not meant.intersect(_decided(earlier)):
         return
     earlier = sorted(earlier, key=_index)
