@@ -57,6 +57,6 @@ def _play(stage: Stage, act: Act) -> bool:
     except (LabError, OSError, HTTPException, ValueError, subprocess.SubprocessError) as error:
         said = f"{error}" or type(error).__name__
         ident = act.play.__name__.replace("_", "-")
-        stage.row(Row(ident, act.title, "played to its end", said.splitlines()[0], None, False))
+        stage.row(Row(ident, act.title, "played to its end", said.splitlines()[0].rstrip(":"), None, False))
         return False
     return True
