@@ -164,7 +164,7 @@ class Service:
             upstream = self.upstream
             if upstream is None:
                 self._send(out, wire.error(query, SERVFAIL, NOT_READY, "the guard is not ready"), address)
-            elif not upstream.ask(query.name, query.qtype, Waiter(query, out, address, limit), now):
+            elif not upstream.ask(query.name, query.qtype, Waiter(query, out, address, limit), now, query.question):
                 self._send(out, wire.error(query, SERVFAIL, OTHER, "too many questions in flight"), address)
             return
         if limit != TCP_LIMIT and interceptor.same_until > now and len(data) <= SAME_QUERY:

@@ -39,7 +39,8 @@ AGAIN = 1.0  # seconds
 PROBE = 2.0  # seconds in which a server that was down has to answer
 NS = 2
 NOERROR, NXDOMAIN = 0, 3
-_OPT_SIZE = 11  # octets of the OPT record behind the questions that we ask
+_ROOT = ask(0, "", NS)
+_HEAD, _OPT = _ROOT[2:12], _ROOT[17:]  # what all our questions have in common, around the question section
 
 
 class Server(NamedTuple):
@@ -99,8 +100,11 @@ class Upstream:
         return lambda: self._ports.udp(self.servers[index])
 
     # -- asking --------------------------------------------------------------------------------------------------
-    def ask(self, name: str, qtype: int, waiter: Any, now: float) -> bool:
-        """Put a question; False when too much is in flight. Answers come through `collect`."""
+    def ask(self, name: str, qtype: int, waiter: Any, now: float, section: bytes = b"") -> bool:
+        """Put a question; False when too much is in flight. Answers come through `collect`.
+
+        `section` is the client's question section, where there is one: in lower case it is ours as well.
+        """
         if self._waiting >= WAITING:
             return False
         key = (name, qtype)
@@ -114,6 +118,8 @@ class Upstream:
         if len(self._flying) >= PENDING:
             return False
         question = Question(name, qtype, now)
+        if section:
+            question.body = section[:-4].lower() + section[-4:]  # octets that count labels lie below the letters
         question.waiters.append(waiter)
         self._waiting += 1
         self._flying[key] = question
@@ -174,11 +180,11 @@ class Upstream:
             ident = self._entropy.next()
             while ident in ids:
                 ident = self._entropy.next()
-            message = ask(ident, question.name, question.qtype)
-            if not question.body:
-                question.body = message[12:-_OPT_SIZE]
+            body = question.body
+            if not body:
+                body = question.body = ask(0, question.name, question.qtype)[12 : -len(_OPT)]
             try:
-                channel.sock.send(message)
+                channel.sock.send(ident.to_bytes(2, "big") + _HEAD + body + _OPT)
             except (BlockingIOError, InterruptedError):
                 pass  # a packet lost
             except ConnectionError:  # ICMP, for an earlier question
