@@ -13,7 +13,7 @@ FUZZ ?= 50
 help:
 	@echo "Sallyport: the guarded door of a sandbox."
 	@echo
-	@echo "  make demo        watch it work: a sandbox, a tiny internet and the real sidecar, offline, in half a minute"
+	@echo "  make demo        watch it work: a sandbox, a tiny internet and the real sidecar, offline, eight seconds"
 	@echo "  make test        lint, types and every test this machine can run (as root: all of them)"
 	@echo
 	@echo "  make setup       .venv with the locked packages, and Debian's packages where root; the others call it"
