@@ -51,14 +51,16 @@ class Cache:
     def put(self, name: str, qtype: int, entry: Entry) -> None:
         entries = self._entries
         key = (name, qtype)
-        if key in entries:
-            self._drop(key)
-        if entry.octets > LARGEST:
+        octets = entry.octets
+        old = entries.pop(key, None)
+        if old is not None:
+            self._free += old.octets
+        if octets > LARGEST:
             return
-        while entries and (len(entries) >= self._capacity or self._free < entry.octets):
+        while entries and (len(entries) >= self._capacity or self._free < octets):
             self._drop(next(iter(entries)))
         entries[key] = entry
-        self._free -= entry.octets
+        self._free -= octets
 
     def _drop(self, key: tuple[str, int]) -> None:
         self._free += self._entries.pop(key).octets

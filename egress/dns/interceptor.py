@@ -199,7 +199,7 @@ class Interceptor:
         ede = None
         if answer.rcode != NOERROR:
             own = ()
-        elif len(own) > 1 and len({record.rdata for record in own}) != len(own):
+        elif len(own) > 1 and (len(own) > 2 or own[0].rdata == own[1].rdata):
             own = _unrepeated(own)
         if qtype in (A, AAAA) and own:
             kept = []
@@ -242,9 +242,7 @@ class Interceptor:
     def remember(self, name: str, qtype: int, outcome: Outcome, template: wire.Template, now: float) -> None:
         """Keep an answer whose addresses the kernel has acknowledged."""
         if outcome.ttl > 0:
-            octets = ENTRY
-            for record in outcome.records:
-                octets += RECORD + 2 * len(record.rdata)
+            octets = ENTRY + RECORD * len(outcome.records) + 2 * template.octets()
             self.cache.put(name, qtype, Entry(template, now, now + outcome.ttl, octets))
 
 
@@ -262,7 +260,7 @@ def _unrepeated(records: tuple[Record, ...]) -> tuple[Record, ...]:
     for record in records:
         if lowest.setdefault(record.rdata, record).ttl > record.ttl:
             lowest[record.rdata] = record
-    return tuple(lowest.values())
+    return tuple(lowest.values()) if len(lowest) < len(records) else records
 
 
 _MAPPED = bytes(10) + b"\xff\xff"

@@ -255,6 +255,10 @@ class Template:
         self._at = 0
         self._aged = base
 
+    def octets(self) -> int:
+        """The length of all records together."""
+        return len(self._base)
+
     def serve(self, query: Query, age: int, limit: int) -> bytes:
         """The reply after `age` seconds; over `limit` octets it is truncated: no records, ask over TCP."""
         if age != self._at:
