@@ -80,12 +80,15 @@ class Report(NamedTuple):
         if self.unreadable:
             return [f"egress check: {self.unreadable}"]
         if self.policy is None:
+            from egress.commands.places import MOST
+
             lines = []
             for fault in self.faults:
                 place = f"{self.label}:{fault.line}" if fault.line else self.label
                 lines.append(f"{place}: error: {fault.path}: {fault.message}")
             count = len(self.faults)
-            return [*lines, f"{self.label}: {self.format}, {count} error{'s' if count != 1 else ''}"]
+            more = " or more" if count == MOST else ""
+            return [*lines, f"{self.label}: {self.format}, {count} error{'s' if count != 1 else ''}{more}"]
         lines = [f"{self.label}: warning: {regret.path}: {regret.message}" for regret in self.regrets]
         rules = len(self.policy.egress)
         what = f"default {self.policy.default.value}, {rules} rule{'s' if rules != 1 else ''}"
