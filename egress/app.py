@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from egress.control.sources import Always, Variables
     from egress.dns.interceptor import Denial
     from egress.firewall.guardhouse import Firewall
+    from egress.firewall.neighbours import Redirect
     from egress.firewall.nflog import Denied
     from egress.supervisor import Sockets
     from egress.webhook import Webhook
@@ -201,10 +202,21 @@ class Worker:
         self.events.loaded(str(document["defaultAction"]), document["egress"])  # type: ignore[arg-type]
         for warning in (*self.config.warnings, *self.firewall.capabilities().shortcomings()):
             self.log.warn(warning)
-        for mesh in self.firewall.neighbours():
-            self.log.error("another interceptor in this namespace: what it proxies is not guarded", mesh=mesh)
+        from egress.firewall.neighbours import redirects
+
+        self.loop.run_in_thread(redirects, self._told_of_neighbours)
         self.firewall.watch_denied(self.loop, self._denied_packet)
         self.loop.call_later(self.config.probe_interval, self._probe)
+
+    def _told_of_neighbours(self, found: tuple[Redirect, ...] | None, error: BaseException | None) -> None:
+        for redirect in found or ():
+            if not redirect.docker:
+                owner = redirect.owner or f"{redirect.table} {redirect.chain}"
+                self.log.error(
+                    f"{owner} redirects connections in this namespace too: what it carries is not guarded here"
+                )
+        if error is not None:
+            self.log.warn(f"whether somebody else redirects connections here is not known: {error}")
 
     def _start_api(self) -> None:
         """Imported only now, and beside the loop: DNS answers already, and goes on."""
@@ -224,9 +236,17 @@ class Worker:
                 return
             config = self.config
             server = result[1](self.loop, result[0](self.loop, self.store, config.token, config.max_rules, self.events))
-            server.listen(self.plan.sockets.api)
             if self.plan.sockets.unix is not None:
                 server.listen(self.plan.sockets.unix)
+            listen(server)
+
+        def listen(server: ApiServer, *, told: bool = False) -> None:
+            try:
+                server.listen(self.plan.sockets.api)
+            except OSError as error:
+                if not told:
+                    self.log.error("the control API cannot listen, trying again", error=str(error.strerror))
+                self.loop.call_later(LOOK, lambda: listen(server, told=True))
 
         self.loop.run_in_thread(load, loaded)
 

@@ -49,8 +49,8 @@ def standing() -> str:
 
 def interceptors() -> tuple[str, str]:
     """Who else redirects outgoing packets, as words, and why that cannot be said; either may be ""."""
-    from egress.commands.tables import redirects
     from egress.firewall import FirewallError
+    from egress.firewall.neighbours import redirects
 
     try:
         found = [redirect for redirect in redirects() if not redirect.docker]
@@ -63,9 +63,9 @@ def interceptors() -> tuple[str, str]:
 
 def legacy_nat() -> bool:
     """Whether the old iptables has a nat table here."""
-    from egress.commands import tables
+    from egress.firewall import neighbours
 
-    return tables.legacy_nat()
+    return neighbours.legacy_nat()
 
 
 # -- resolvers -------------------------------------------------------------------------------------------------------

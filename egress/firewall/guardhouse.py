@@ -218,12 +218,6 @@ class Firewall:
             ipv6,
         )
 
-    def neighbours(self) -> tuple[str, ...]:
-        """Service meshes that intercept in this namespace too. Raises FirewallError."""
-        from egress.firewall.neighbours import interceptors
-
-        return interceptors(self._open_reader())
-
     # -- learned addresses ---------------------------------------------------------------------------------------
     def reopen(self) -> None:
         """After a fork: netlink sockets of this process's own."""
