@@ -245,7 +245,7 @@ class Worker:
                 server.listen(self.plan.sockets.api)
             except OSError as error:
                 if not told:
-                    self.log.error("the control API cannot listen, trying again", error=str(error.strerror))
+                    self.log.write("error", "the control API cannot listen, trying again", {"error": str(error)})
                 self.loop.call_later(LOOK, lambda: listen(server, told=True))
 
         self.loop.run_in_thread(load, loaded)

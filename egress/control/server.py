@@ -46,7 +46,14 @@ class Server:
     def listen(self, sock: socket.socket) -> None:
         """Begin to accept on a bound TCP or unix socket; the server owns it from here on."""
         sock.setblocking(False)
-        sock.listen(_BACKLOG)
+        try:
+            sock.listen(_BACKLOG)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or sock.family == socket.AF_UNIX:
+                raise
+            # What lingers of an earlier life's connections can stand in the way here too, though binding passed.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.listen(_BACKLOG)
         if sock.family != socket.AF_UNIX:
             # Only from here on, when nobody can take the port any more: our connections' last minute (TIME_WAIT) must
             # not keep the next start from binding it.
