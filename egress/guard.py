@@ -24,7 +24,7 @@ from policies.matcher import Teach
 from policies.model import Action
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from egress.dns.interceptor import Denial
     from egress.firewall.conntrack import Flow
@@ -250,16 +250,16 @@ class Guard:
             [(classes[ports], packed, int(seconds * 1000)) for packed, ports, seconds in grants]
         )
 
-    def _note(self, news: Iterable[tuple[bytes, str]]) -> None:
+    def _note(self, news: Sequence[tuple[bytes, str]]) -> None:
         """Write learned addresses down where the next worker finds them."""
-        teachings = []
         opened = self._opened
-        for packed, name in news:
-            if opened is not None:
+        if opened is not None:
+            for packed, name in news:
                 opened(name, packed)
-            teaching = self._leases.teaching(packed, name)
-            if teaching is not None:
-                teachings.append((packed, teaching))
+        teachings = [(packed, self._leases.teaching(packed, name)) for packed, name in news]
+        self._write_down([(packed, teaching) for packed, teaching in teachings if teaching is not None])
+
+    def _write_down(self, teachings: Sequence[tuple[bytes, Teaching]]) -> None:
         if not self._handover.add_leases(teachings):
             self._handover.store_leases(self._leases)
 
@@ -340,7 +340,7 @@ class Guard:
             self._report(f"leases could not be renewed: {error}")
             return
         self._leases.granted(grants, now)
-        self._handover.store_leases(self._leases)
+        self._write_down([packed_name for grant in grants for packed_name in self._leases.named(grant.packed)])
 
     def _look(self) -> None:
         self.loop.call_later(WATCH, self._look)

@@ -37,6 +37,7 @@ class Shelf:
         self._current = 0
         self._epoch = 0
         self._end = 0
+        self._content_end = 0
 
     def load(self) -> tuple[bytes, list[bytes]]:
         """The newest complete content and the records behind it; empty when nothing was ever stored."""
@@ -50,7 +51,7 @@ class Shelf:
             if epoch > best[0] and len(content) == length and crc32(content) == check:
                 best = (epoch, content, index)
         self._epoch, content, self._current = best
-        self._end = _HEAD.size + len(content) if self._epoch else 0
+        self._end = self._content_end = _HEAD.size + len(content) if self._epoch else 0
         records = []
         if self._epoch:
             fd = self._fds[self._current]
@@ -79,13 +80,13 @@ class Shelf:
         self._epoch += 1
         os.pwrite(fd, self._epoch.to_bytes(8, "little"), 0)
         self._current = other
-        self._end = _HEAD.size + len(content)
+        self._end = self._content_end = _HEAD.size + len(content)
 
     def append(self, record: bytes) -> bool:
         """Add a record; False when it is time to `store` anew."""
         data = _RECORD.pack(len(record), crc32(record)) + record
         self._end += os.pwrite(self._fds[self._current], data, self._end)
-        return self._end < COMPACT_AT
+        return self._end - self._content_end < COMPACT_AT
 
 
 class Accepted(NamedTuple):

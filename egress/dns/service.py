@@ -59,7 +59,7 @@ class Service:
         interceptor: Interceptor,
         leases: Leases,
         open_addresses: Callable[[Sequence[Grant]], None] | None,
-        remember: Callable[[Iterable[tuple[bytes, str]]], None],
+        remember: Callable[[Sequence[tuple[bytes, str]]], None],
         report: Callable[[str], None],
     ) -> None:
         self.interceptor = interceptor

@@ -30,7 +30,8 @@ USED_WITHIN = 600.0  # seconds: a connection this recent keeps a lease going
 LONGEST = 24 * 3600.0  # seconds after its last answer in which a lease may be renewed
 RENEWAL = 120.0  # seconds a renewal adds
 RENEW_BEFORE = 30.0  # seconds before its end a lease is renewed
-NAMES_PER_ADDRESS = 32
+NAMES_PER_ADDRESS = 8  # a policy change asks about these; the address itself stays open whichever taught it
+TEACHINGS = 32_768  # remembered reasons in all, some 300 octets each
 ADDRESSES = 16_384
 
 
@@ -74,6 +75,8 @@ class Leases:
         self._lingering: dict[bytes, _Address] = {}
         self._ends: list[tuple[float, bytes]] = []
         self.evicted_names: set[str] = set()
+        self._taught = 0
+        self._counts: dict[str, int] = {}  # name -> addresses it is remembered for
 
     def __len__(self) -> int:
         return len(self._addresses)
@@ -95,13 +98,13 @@ class Leases:
         if address is None:
             if len(self._addresses) >= self.capacity:
                 self._make_room(name, now)
-            lingering = self._lingering.pop(packed, None)
-            address = self._addresses[packed] = _Address() if lingering is None else lingering
-        names = address.names
-        known = names.get(name)
-        if known is None and len(names) >= NAMES_PER_ADDRESS:
-            del names[next(iter(names))]  # the oldest: provenance is bounded, the address itself stays
-        names[name] = Teaching(name, chain, ports, until if known is None or until > known.until else known.until, now)
+            self._lingering.pop(packed, None)
+            address = self._addresses[packed] = _Address()
+        known = address.names.get(name)
+        if known is None:
+            self._teach(address, Teaching(name, chain, ports, until, now))
+        else:
+            address.names[name] = Teaching(name, chain, ports, until if until > known.until else known.until, now)
         if address.opened.get(ports, 0.0) >= until:
             return None
         return Grant(packed, ports, length + SLACK)
@@ -120,7 +123,7 @@ class Leases:
         for packed, _, _ in grants:
             address = self._addresses.get(packed)
             if address is not None and not address.opened:
-                del self._addresses[packed]
+                self._forget(packed)
 
     def restore(self, packed: bytes, teaching: Teaching) -> None:
         """Take over one remembered teaching (a worker's restart); it counts as opened once the ruleset carries it."""
@@ -129,17 +132,45 @@ class Leases:
             if len(self._addresses) >= self.capacity:
                 return
             address = self._addresses[packed] = _Address()
-        address.names[teaching.name] = teaching
+        self._teach(address, teaching)
+
+    def _teach(self, address: _Address, teaching: Teaching) -> None:
+        """Remember why the address is open. That is bounded; what does not fit takes the place of the oldest."""
+        names, name = address.names, teaching.name
+        if name not in names:
+            if len(names) >= NAMES_PER_ADDRESS or (names and self._taught >= TEACHINGS):
+                oldest = next(iter(names))
+                del names[oldest]
+                self._untaught(oldest)
+            self._taught += 1
+            self._counts[name] = self._counts.get(name, 0) + 1
+        names[name] = teaching
+
+    def _untaught(self, name: str) -> None:
+        self._taught -= 1
+        left = self._counts[name] - 1
+        if left:
+            self._counts[name] = left
+        else:
+            del self._counts[name]
+
+    def _forget(self, packed: bytes) -> _Address:
+        address = self._addresses.pop(packed)
+        for name in address.names:
+            self._untaught(name)
+        return address
 
     def _make_room(self, name: str, now: float) -> None:
         """The asking name's own oldest lease goes first; nobody else's ever does. Raises Full."""
         self.expire(now)
         if len(self._addresses) < self.capacity:
             return
+        if name not in self._counts:
+            raise Full  # at once: a flood of new names must not walk over everything each time
         for packed, address in self._addresses.items():
             if name in address.names and len(address.names) == 1:
                 self.evicted_names.add(name)
-                del self._addresses[packed]
+                self._forget(packed)
                 return
         raise Full
 
@@ -156,7 +187,7 @@ class Leases:
             for ports in [ports for ports, until in address.opened.items() if until <= now]:
                 del address.opened[ports]
             if not address.opened:
-                del self._addresses[packed]
+                self._forget(packed)
                 gone += 1
                 if now - address.used < 2 * RENEW_BEFORE:
                     self._lingering[packed] = address
@@ -227,7 +258,8 @@ class Leases:
                         names[name] = teaching._replace(ports=ports, until=until)
                 if names:
                     kept = after._addresses[packed] = _Address()
-                    kept.names = names
+                    for teaching in names.values():
+                        after._teach(kept, teaching)
                     kept.used = address.used
         return after
 
@@ -258,6 +290,11 @@ class Leases:
     def teaching(self, packed: bytes, name: str) -> Teaching | None:
         address = self._addresses.get(packed)
         return address.names.get(name) if address is not None else None
+
+    def named(self, packed: bytes) -> list[tuple[bytes, Teaching]]:
+        """Everything that is remembered about an address."""
+        address = self._addresses.get(packed)
+        return [(packed, teaching) for teaching in address.names.values()] if address is not None else []
 
     def names_of(self, packed: bytes) -> tuple[str, ...]:
         address = self._addresses.get(packed) or self._lingering.get(packed)

@@ -156,5 +156,29 @@ def test_names_per_address_are_bounded_and_the_address_stays_open() -> None:
     leases = Leases()
     for number in range(1000):
         open_for(leases, f"n{number}.example.com", A, 60, 1000.0)
-    assert len(leases.names_of(A)) <= 32
+    assert len(leases.names_of(A)) <= 8
     assert leases.opens(A, "tcp", 443)
+
+
+def test_what_is_remembered_is_bounded_and_counted_back() -> None:
+    leases = Leases(capacity=64)
+    for number in range(5000):
+        open_for(leases, f"n{number}.example.com", bytes((198, 51, 100, number % 64)), 0, 1000.0)
+    assert sum(1 for _ in leases.teachings()) == 64 * 8
+    leases.expire(2000.0)
+    assert len(leases) == 0
+    assert leases._taught == 0 and not leases._counts
+
+
+def test_a_full_table_refuses_new_names_without_walking_over_it() -> None:
+    leases = Leases(capacity=2)
+    open_for(leases, "a.example.com", A, 60, 1000.0)
+    open_for(leases, "b.example.com", B, 60, 1000.0)
+
+    class Untouchable(dict[bytes, object]):
+        def items(self) -> object:  # type: ignore[override]
+            raise AssertionError("walked over every address")
+
+    leases._addresses = Untouchable(leases._addresses)  # type: ignore[assignment]
+    with pytest.raises(Full):
+        leases.learn("new.example.com", (), EVERYTHING, bytes((198, 51, 100, 9)), 60, 1001.0)
