@@ -94,7 +94,7 @@ class PolicyFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.yaml = path.lower().endswith((".yaml", ".yml"))
+        self.yaml = None if "." not in path.rpartition("/")[2] else path.lower().endswith((".yaml", ".yml"))
         self._folder, self._name = os.path.split(os.path.abspath(path))
         self._seen: Stamp | None = None
         self._staged = 0
@@ -154,7 +154,8 @@ class PolicyFile:
         from policies.parser import parse_policy
 
         try:
-            return parse_policy(data, yaml=self.yaml)
+            yaml = self.yaml if self.yaml is not None else data.lstrip()[:1] not in (b"", b"{", b"n")
+            return parse_policy(data, yaml=yaml)
         except PolicyError as error:
             raise FileError(self.path, str(error), "invalid") from None
 
