@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
-from lab import CONTAINER_ROOT, NOBODY, Lab, Sidecar
+from lab import CONTAINER_ROOT, NOBODY, Lab, LabError, Sidecar
 from lab.client import NoReply
 from lab.sidecar import TOKEN_HEADER
 from tests.blackbox.place import ALLOW_ALL, DENY_ALL, REJECTED, Place, allow, soon
