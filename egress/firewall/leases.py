@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MINIMUM = 60.0  # seconds: shorter TTLs count as this
 GRACE = 60.0  # seconds added to every lease
-SLACK = 5.0  # seconds granted beyond that, so that a repeated answer needs no write for a while
+SLACK = 1.0  # seconds granted beyond that, so that a repeated answer needs no write for a while
 USED_WITHIN = 600.0  # seconds: a connection this recent keeps a lease going
 LONGEST = 24 * 3600.0  # seconds after its last answer in which a lease may be renewed
 RENEWAL = 120.0  # seconds a renewal adds
