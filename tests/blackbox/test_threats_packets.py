@@ -241,3 +241,142 @@ def test_e17_the_sidecars_own_source_ports(place: Place, attacker: Identity) -> 
     heard = json.loads(answer.stdout)
     heard.pop("taken", None)
     assert set(heard) == {"rcode 0"}, heard  # and honest clients lose no name to it
+
+
+_RAW = r"""
+import os, socket, struct, sys
+gateway, source, target, marker = sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4].encode()
+
+def checksum(data):
+    total = sum(struct.unpack(">%dH" % (len(data) // 2), data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return ~total & 0xFFFF
+
+def ip(origin, protocol, body):
+    head = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 20 + len(body), 1, 0, 64, protocol, 0,
+                       socket.inet_aton(origin), socket.inet_aton(target))
+    return head[:10] + struct.pack(">H", checksum(head)) + head[12:] + body
+
+def datagram(word):
+    body = word + marker
+    body += b"." * (len(body) % 2)
+    return struct.pack(">4H", 40000, 5000, 8 + len(body), 0) + body
+
+def hardware(device):
+    with open("/sys/class/net/%s/address" % device) as file:
+        return bytes.fromhex(file.read().strip().replace(":", ""))
+
+def neighbour():
+    with open("/proc/net/arp") as file:
+        for line in file:
+            if line.startswith(gateway + " "):
+                return bytes.fromhex(line.split()[3].replace(":", ""))
+
+tried = 0
+def attempt(send):
+    global tried
+    try:
+        send()
+    except OSError:
+        pass
+    tried += 1
+
+to = neighbour() or b"\xff" * 6
+for device in ("eth0", "lo"):
+    for bypass in (0, 1):
+        packet = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+        packet.setsockopt(263, 20, bypass)  # SOL_PACKET, PACKET_QDISC_BYPASS
+        packet.bind((device, 0x0800))
+        for origin in (source, "198.51.100.123"):
+            frame = to + (hardware("eth0") if device == "eth0" else b"\0" * 6) + b"\x08\x00"
+            word = b"frame-%s-%d" % (device.encode(), bypass)
+            attempt(lambda: packet.send(frame + ip(origin, 17, datagram(word))))
+    cooked = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM)
+    attempt(lambda: cooked.sendto(ip(source, 17, datagram(b"cooked")), (device, 0x0800, 0, 0, to)))
+for protocol in (17, 47, 132, 99):
+    raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, protocol)
+    attempt(lambda: raw.sendto(datagram(b"raw"), (target, 0)))
+    included = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+    for origin in (source, "198.51.100.123", "8.8.8.8"):
+        attempt(lambda: included.sendto(ip(origin, protocol, datagram(b"included")), (target, 0)))
+print("tried", tried)
+"""
+
+
+def test_e6_raw_and_packet_sockets_send_nothing_out(place: Place) -> None:
+    target, marker = place.host(), "raw-socket-marker"
+    link = place.lab.link
+    place.policy(DENY_ALL)
+    place.lab.connect(link.gateway, 80)  # the neighbour is known
+
+    def arrived() -> set[bytes]:
+        with place.lab.capture() as wire:
+            arguments = (link.gateway, link.sandbox, target, marker)
+            done = place.lab.python(_RAW, *arguments, identity=CONTAINER_ROOT)
+            assert done.stdout.startswith("tried"), done.stderr
+            return {packet.frame for packet in wire.packets(0.2, payload=marker.encode())}
+
+    assert arrived() == set()
+    place.lab.sandbox.nft("delete table netdev sallyport\ndelete table inet sallyport\n")
+    assert len(arrived()) >= 4, "the control: without the guard the same attempts leave"
+    assert soon(lambda: place.lab.connect(target, 80) in REJECTED, 3), "and the guard puts its tables back by itself"
+    assert soon(lambda: arrived() == set(), 3)
+
+
+@pytest.mark.parametrize("attacker", [NOBODY, CONTAINER_ROOT_WITHOUT_RAW], ids=["nobody", "root"])
+def test_e6_without_net_raw_there_are_no_such_sockets(place: Place, attacker: Identity) -> None:
+    arguments = (place.lab.link.gateway, place.lab.link.sandbox, place.host(), "x")
+    assert "PermissionError" in place.lab.python(_RAW, *arguments, identity=attacker).stderr
+
+
+_FORGE = r"""
+import socket, struct, sys, threading, os, time
+# Answers forged over loopback in the resolver's name, to every port that /proc tells, with every id sniffed.
+resolver, name, lie = sys.argv[1:4]
+labels = b"".join(bytes([len(part)]) + part.encode() for part in name.split("."))
+sniffer = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+sniffer.settimeout(0.05)
+forger = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+ask = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+ask.settimeout(2)
+ask.sendto(b"\x12\x34" + struct.pack(">5H", 256, 1, 0, 0, 0) + labels + b"\0\0\1\0\1", (resolver, 53))
+seen = sent = 0
+end = time.monotonic() + 0.3
+while time.monotonic() < end:
+    try:
+        frame = sniffer.recv(4096)
+    except OSError:
+        continue
+    at = frame.lower().find(labels.lower())
+    if at < 0 or frame[23:24] != b"\x11" or struct.unpack(">H", frame[36:38])[0] != 53:
+        continue
+    seen += 1
+    port, ident, question = frame[34:36], frame[42:44], frame[at : at + len(labels) + 5]
+    body = ident + struct.pack(">5H", 0x8180, 1, 1, 0, 0) + question
+    body += b"\xc0\x0c" + struct.pack(">HHIH", 1, 1, 300, 4) + socket.inet_aton(lie)
+    udp = b"\0\x35" + port + struct.pack(">HH", 8 + len(body), 0) + body
+    own = socket.inet_ntoa(frame[26:30])
+    both = socket.inet_aton(resolver) + frame[26:30]
+    head = struct.pack(">BBHHHBBH", 0x45, 0, 20 + len(udp), 1, 0, 64, 17, 0) + both
+    for _ in range(3):
+        try:
+            forger.sendto(head + udp, (own, 0))
+            sent += 1
+        except OSError:
+            pass
+answer = ask.recv(4096)
+print(seen, sent, "lie" if socket.inet_aton(lie) in answer else "true")
+"""
+
+
+def test_e6_answers_forged_over_loopback_are_not_believed(place: Place) -> None:
+    name, true, lie = place.name(), place.host(), place.host()
+    place.allow(name)
+    place.lab.dns.a(name, true)
+    place.lab.dns.behave(name, delay=0.25)
+    done = place.lab.python(_FORGE, "203.0.113.53", name, lie, identity=CONTAINER_ROOT)
+    assert done.stdout.split()[-1:] == ["true"], (done.stdout, done.stderr)
+    assert int(done.stdout.split()[0]) > 0, "the sniffer saw nothing: the attempt was none"
+    assert place.lab.connect(lie, 80) in REJECTED
+    assert place.lab.connect(true, 80) == "connected"
