@@ -20,6 +20,7 @@ from egress.dns.service import Service
 from egress.firewall import FirewallError
 from egress.firewall.leases import SLACK, Leases, Teaching
 from egress.firewall.ruleset import Exemption, RulesetSpec
+from egress.firewall.tables import ACCEPTED
 from policies.matcher import Teach
 from policies.model import Action
 
@@ -215,7 +216,7 @@ class Guard:
             exemption=self.exemption,
             digest=digest(compiled),
             stamp=Exemption(*_secret()),
-            flow_mark=_secret()[0],
+            flow_mark=_secret()[0] | ACCEPTED,
         )
         return spec, {ports: index for index, ports in enumerate(classes)}
 

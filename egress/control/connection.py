@@ -213,7 +213,7 @@ class Connection:
         if refusal is not None:
             self._answer(refusal)
             return
-        assert head is not None  # noqa: S101 - h11 sends the end of a message only after its request
+        assert head is not None
         try:
             self._server.application.handle(head, body, lambda reply: self._reply(turn, reply))
         except Exception as error:  # noqa: BLE001 - a fault in one request must not take the others along

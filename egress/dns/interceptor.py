@@ -93,9 +93,8 @@ class Interceptor:
         name = query.name
         if not query.plain:
             return self._deny(query, f"{name}: a query name has letters, digits, hyphens and underscores only")
-        for hint in HINTS:
-            if name.endswith(hint) and (len(name) == len(hint) or name[-len(hint) - 1] == "."):
-                return self._deny(query, f"{name}: the guard is the only resolver here")
+        if name.endswith(HINTS) and any(name == hint or name.endswith("." + hint) for hint in HINTS):
+            return self._deny(query, f"{name}: the guard is the only resolver here")
         decision = self.policy.decide_name(name)
         if decision.action is not Action.ALLOW:
             return self._deny(query, f"{name}: {decision.reason}", _origin(decision))

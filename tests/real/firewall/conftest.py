@@ -12,6 +12,7 @@ import pytest
 from egress.firewall.conntrack import flows
 from egress.firewall.guardhouse import Firewall
 from egress.firewall.ruleset import RulesetSpec
+from egress.firewall.tables import ACCEPTED
 from egress.netns import NETLINK_NETFILTER, Exemption, Namespace
 from policies.address_plan import AddressRange
 from policies.ports import EVERYTHING, FULL, NOTHING, PortSet
@@ -79,7 +80,7 @@ class Guarded:
             own=(),
             exemption=self.exemption,
             stamp=secret(),
-            flow_mark=secret().mark,
+            flow_mark=secret().mark | ACCEPTED,
         )
         return spec._replace(**changes)
 
