@@ -24,6 +24,7 @@ from egress.control.store import PolicyStore
 from egress.dns.interceptor import printable
 from egress.dns.listener import TcpListener
 from egress.dns.upstream import Ports, Server, Upstream
+from egress.firewall import FirewallError
 from egress.guard import Guard, Placement
 from egress.log import Log
 from egress.loop import Loop
@@ -110,6 +111,7 @@ class Worker:
         self.store = PolicyStore(self.loop, self.guard, plan.file)
         self.rule_files = RuleFiles(self.loop, self._rules_changed, self.log.warn)
         self._api_started = False
+        self._shut_once = False
         self._webhook: Webhook | None = None
 
     def run(self) -> int:
@@ -122,12 +124,14 @@ class Worker:
     # -- coming up -----------------------------------------------------------------------------------------------
     def _begin(self) -> None:
         if self.rule_files.fault is not None:
+            self._shut()
             self._locked(self.rule_files.fault)  # `_rules_changed` begins again
             return
         try:
             policy = starting_policy(self.plan.variables, self.plan.file, self.plan.handover)
             self.store.start(policy, self._always(), self._started)
         except (FileError, PolicyError) as error:
+            self._shut()
             self._locked(str(error))
             self.loop.call_later(LOOK, self._look_again)
 
@@ -144,6 +148,16 @@ class Worker:
             self._begin()
         else:
             self.loop.call_later(LOOK, self._look_again)
+
+    def _shut(self) -> None:
+        """What an earlier life left standing may be laxer than the file that can't be read: deny-all in its place."""
+        if self._shut_once or self.guard.loaded or self.plan.handover.policy() is not None:
+            return
+        self._shut_once = True
+        try:
+            self.firewall.lock(anew=True)
+        except FirewallError as error:
+            self.log.write("error", "the lock-down could not be renewed", {"error": str(error)})
 
     def _locked(self, problem: str) -> None:
         if problem != self.store.problem:

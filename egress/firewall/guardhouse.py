@@ -56,12 +56,12 @@ class Firewall:
         self._log: nflog.Reader | None = None
 
     # -- the ruleset ---------------------------------------------------------------------------------------------
-    def lock(self) -> bool:
+    def lock(self, *, anew: bool = False) -> bool:
         """Deny-all, at once and in one transaction, unless an intact table of ours stands: then that is the lockdown
-        and stays as it is (False). Raises FirewallError; even then a smaller deny-all is tried first."""
+        and stays as it is (False), but with `anew`. Raises FirewallError; even then a smaller deny-all is tried."""
         self._site = self._survey(self._site)
         found = self.standing()
-        if found is not None and (found.raw or found.mode == "dns"):
+        if not anew and found is not None and (found.raw or found.mode == "dns"):
             return False
         self._stamp = Exemption(*_secret())
         try:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 TABLE = "sallyport"
 CUT_TABLE = "sallyport_cut"
 ACCEPTED = 1 << 31
-"""In the connection mark of every flow that a ruleset of ours has accepted, whichever: `flow_mark` has to contain it."""
+"""In the connection mark of every flow that any ruleset of ours has accepted: `flow_mark` has to contain it."""
 WHOLE = f"table inet {TABLE}\ndelete table inet {TABLE}\n"  # how every text that replaces the table begins
 TOP = 2147483000  # a priority behind whoever else hooks there
 ADDRESS = {4: "ipv4_addr", 6: "ipv6_addr"}

@@ -112,6 +112,22 @@ def test_a_broken_file_locks_down_and_says_why_until_it_is_mended(lab: Lab) -> N
         assert sidecar.api("GET", "/policy").json()["policy"] == POLICY
 
 
+def test_a_file_broken_between_two_lives_closes_what_the_first_had_open(lab: Lab) -> None:
+    lab.dns.a("api.example.com", "198.51.100.10")
+    sidecar, path = prepared(lab, json.dumps(POLICY), policy=ALLOW_ALL)
+    with sidecar:
+        sidecar.wait_ready()
+        assert lab.fetch("api.example.com").ok
+        sidecar.terminate()
+        path.write_text("{")
+        sidecar.restart()
+        assert soon(lambda: health(sidecar)[0], 5) == 503
+        assert lab.connect("198.51.100.10", 80) in REJECTED
+        path.write_text(json.dumps(POLICY))
+        assert soon(lambda: health(sidecar)[0] == 200, 3)
+        assert lab.fetch("api.example.com").ok
+
+
 def test_an_unreadable_file_locks_down(lab: Lab) -> None:
     for spoil in ("directory", "device", "loop", "huge", "binary"):
         sidecar, path = prepared(lab, None, policy=ALLOW_ALL)
