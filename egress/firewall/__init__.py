@@ -1,11 +1,11 @@
 """The packet side: one ruleset per sandbox, written as text, loaded in one transaction, fed by small netlink messages.
 
-    ruleset.py     what has to hold, as text (pure)
-    nft.py         loads text through libnftables
-    netlink.py     learned addresses: set elements in a few microseconds
-    conntrack.py   flows: listed, cut, their sockets destroyed
-    nflog.py       which packets were refused
-    guardhouse.py  all of it for one namespace
+ruleset.py     what has to hold, as text (pure)
+nft.py         loads text through libnftables
+netlink.py     learned addresses: set elements in a few microseconds
+conntrack.py   flows: listed, cut, their sockets destroyed
+nflog.py       which packets were refused
+guardhouse.py  all of it for one namespace
 """
 
 from __future__ import annotations

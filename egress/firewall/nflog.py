@@ -119,5 +119,3 @@ def watch(loop: Loop, namespace: Namespace, group: int, tell: Callable[[Denied],
 
     loop.add_reader(reader.sock.fileno(), ready)
     return reader
-
-

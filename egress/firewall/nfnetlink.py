@@ -55,9 +55,7 @@ def u32(kind: int, value: int) -> bytes:
 
 def message(kind: int, flags: int, sequence: int, family: int, body: bytes, resource: int = 0) -> bytes:
     """One nfnetlink message."""
-    return (
-        HEAD.pack(20 + len(body), kind, flags | REQUEST, sequence, 0) + _GENERIC.pack(family, 0, resource) + body
-    )
+    return HEAD.pack(20 + len(body), kind, flags | REQUEST, sequence, 0) + _GENERIC.pack(family, 0, resource) + body
 
 
 def batch(messages: Sequence[tuple[int, int, int, bytes]], sequence: int) -> bytes:

@@ -68,7 +68,8 @@ def test_full_refuses_others_and_lets_a_name_replace_its_own() -> None:
     with pytest.raises(Full):
         leases.learn("c.example.com", (), EVERYTHING, bytes((198, 51, 100, 9)), 60, 1001.0)
     open_for(leases, "a.example.com", bytes((198, 51, 100, 10)), 60, 1001.0)
-    assert A not in leases and B in leases
+    assert A not in leases
+    assert B in leases
     assert leases.evicted_names == {"a.example.com"}
 
 
@@ -91,7 +92,8 @@ def test_an_address_in_use_is_renewed_and_one_that_is_not_ends() -> None:
             leases.used([], now)
         leases.granted(leases.renewals(now), now)
         leases.expire(now)
-    assert A in leases and B not in leases
+    assert A in leases
+    assert B not in leases
 
 
 def test_use_within_ten_minutes_keeps_a_lease_and_no_longer() -> None:
@@ -128,8 +130,10 @@ def test_another_policy_keeps_an_address_when_one_of_its_names_stays() -> None:
     open_for(leases, "b.example.com", B, 60, 1000.0)
     after = leases.rebase(lambda _, teaching: EVERYTHING if teaching.name == "a.example.com" else None, 1001.0)
     assert set(after.elements(1001.0)) == {EVERYTHING}
-    assert A in after and B not in after
-    assert A in leases and B in leases, "the old leases stand until the kernel has taken the new ruleset"
+    assert A in after
+    assert B not in after
+    assert A in leases
+    assert B in leases, "the old leases stand until the kernel has taken the new ruleset"
 
 
 def test_a_lingering_address_comes_back_when_a_policy_changes_while_its_flow_lives() -> None:
@@ -167,7 +171,8 @@ def test_what_is_remembered_is_bounded_and_counted_back() -> None:
     assert sum(1 for _ in leases.teachings()) == 64 * 8
     leases.expire(2000.0)
     assert len(leases) == 0
-    assert leases._taught == 0 and not leases._counts
+    assert leases._taught == 0
+    assert not leases._counts
 
 
 def test_a_full_table_refuses_new_names_without_walking_over_it() -> None:

@@ -224,7 +224,7 @@ def test_3_an_inbound_flow_forged_over_loopback(guarded: Guarded, target: str) -
     mine = here(lab, target)
 
     def attempt() -> bool:
-        """"From" the target to a port here, over `lo`; then the answer, which would leave as a reply."""
+        """ "From" the target to a port here, over `lo`; then the answer, which would leave as a reply."""
         packet = packets.udp(target, 7, mine, 4444, b"knock")
         packets.send_ip(lab, packet)
         lo = bytes(12) + struct.pack(">H", packets.IPV6 if ":" in target else packets.IPV4) + packet
@@ -378,5 +378,3 @@ def test_fragments_are_judged_whole(guarded: Guarded, tcp: bool) -> None:
     assert attempt()
     guarded.load()
     assert not attempt()
-
-
