@@ -112,9 +112,10 @@ class Loop:
         return timer
 
     def call_threadsafe(self, callback: Callable[[], None]) -> None:
-        """Run `callback` on the loop; may be called from any thread."""
+        """Run `callback` on the loop; may be called from any thread. After `close` it is not run."""
         self._from_threads.append(callback)
-        os.eventfd_write(self._wake, 1)
+        if self._wake >= 0:
+            os.eventfd_write(self._wake, 1)
 
     def run_in_thread(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
         """Run `work` on the helper thread, in order of submission; then `done(result, error)` on the loop."""
@@ -144,7 +145,8 @@ class Loop:
 
     def close(self) -> None:
         self._epoll.close()
-        os.close(self._wake)
+        wake, self._wake = self._wake, -1
+        os.close(wake)
 
     def _turn(self) -> None:
         timeout = -1.0

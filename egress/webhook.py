@@ -140,6 +140,8 @@ class Webhook:
                 self.sent += 1
             else:
                 self.failed += 1
+                if stop.is_set():
+                    return
                 text = f"deny webhook: not delivered: {problem}"
                 self._loop.call_threadsafe(lambda text=text: self._trouble(text))  # type: ignore[misc]
 

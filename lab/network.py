@@ -108,6 +108,8 @@ class Internet:
         number = next(self._links) % 250
         link = Link(f"10.77.{number}.2", f"10.77.{number}.1", f"fd77:{number:x}::2", f"fd77:{number:x}::1")
         outer = f"sb{number}"
+        # The kernel takes a namespace down in its own time: this end of a link of long ago may still be there.
+        self.namespace.run(["ip", "link", "del", outer])
         sandbox.ip("link", "add", "eth0", "type", "veth", "peer", "name", outer, "netns", self.namespace.name)
         lines = [f"addr add {link.sandbox}/24 dev eth0", "link set eth0 up"]
         gateway_lines = [f"addr add {link.gateway}/24 dev {outer}", f"link set {outer} up"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from typing import TYPE_CHECKING
 
@@ -318,8 +320,13 @@ def test_e6_raw_and_packet_sockets_send_nothing_out(place: Place) -> None:
             return {packet.frame for packet in wire.packets(0.2, payload=marker.encode())}
 
     assert arrived() == set()
-    place.lab.sandbox.nft("delete table netdev sallyport\ndelete table inet sallyport\n")
-    assert len(arrived()) >= 4, "the control: without the guard the same attempts leave"
+    worker = place.sidecar.worker_pid
+    os.kill(worker, signal.SIGSTOP)  # or it would put its tables back before the control has begun
+    try:
+        place.lab.sandbox.nft("delete table netdev sallyport\ndelete table inet sallyport\n")
+        assert len(arrived()) >= 4, "the control: without the guard the same attempts leave"
+    finally:
+        os.kill(worker, signal.SIGCONT)
     assert soon(lambda: place.lab.connect(target, 80) in REJECTED, 3), "and the guard puts its tables back by itself"
     assert soon(lambda: arrived() == set(), 3)
 

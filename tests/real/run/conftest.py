@@ -50,7 +50,7 @@ class Caller:
 
     @property
     def project(self) -> str:
-        return str(PROJECT) if self.uid == 0 else f"{STAGE}/project"
+        return f"{STAGE}/project"  # wherever the checkout lies: the sandbox has a /tmp and a /run of its own
 
     @property
     def _name(self) -> str:
@@ -61,15 +61,16 @@ class Caller:
         stand_in = [f"{self.project}/tests/real/run/driver.py", mode]
         driver = [self.python, *(["-m", "egress", "run"] if mode == "real" else stand_in), *arguments]
         enter = [] if self.lab is None else ["nsenter", f"--net={self.lab.sandbox.path}"]
-        if self.uid == 0:
-            return [*enter, *driver]
         packages = sysconfig.get_paths()["purelib"]
         script = f"""
             mount -t tmpfs -o mode=755 tmpfs {STAGE}
             cd {STAGE}
             mkdir python project packages
-            mount --bind {shlex.quote(sys.base_prefix)} python
             mount --bind {shlex.quote(str(PROJECT))} project
+            cd "$HOME"
+            [ {self.uid} != 0 ] || exec "$@"
+            cd {STAGE}
+            mount --bind {shlex.quote(sys.base_prefix)} python
             mount --bind {shlex.quote(packages)} packages
             mount -t tmpfs -o mode=755 tmpfs /dev/net
             mknod -m 666 /dev/net/tun c 10 200
