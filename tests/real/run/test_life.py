@@ -103,14 +103,17 @@ def test_sigkill_leaves_nothing(connected: Any) -> None:
     script = "readlink /proc/self/ns/net; sleep 600 & setsid sleep 600 & sleep 600"
     process = connected.start("closed", "--", "sh", "-c", script)
     inside = process.stdout.readline().strip()
-    members: set[int] = set()
+    members: dict[int, str] = {}
 
     def complete() -> bool:
-        members.update(family(process.pid))
-        return sum("sleep" in Path(f"/proc/{pid}/comm").read_text() for pid in members) == 3
+        members.clear()
+        for pid in family(process.pid):
+            with contextlib.suppress(OSError):  # one that was on its way out
+                members[pid] = Path(f"/proc/{pid}/comm").read_text().strip()
+        return list(members.values()).count("sleep") == 3
 
     assert until(complete)
-    names = [Path(f"/proc/{pid}/comm").read_text().strip() for pid in members]
+    names = list(members.values())
     assert any(name.startswith(("pasta", "passt", "slirp4netns")) for name in names), names
     assert inside in namespaces()
     process.kill()
