@@ -21,6 +21,7 @@ from egress.firewall import FirewallError
 from egress.firewall.leases import SLACK, Leases, Teaching
 from egress.firewall.ruleset import Exemption, RulesetSpec
 from egress.firewall.tables import ACCEPTED
+from egress.state import Accepted
 from policies.matcher import Teach
 from policies.model import Action
 
@@ -99,12 +100,53 @@ class Guard:
     def start(self, compiled: CompiledPolicy, document: bytes, done: Callable[[BaseException | None], None]) -> None:
         """Load the first ruleset of this process; leases that an earlier one left are taken over."""
         now = self.loop.now()
+        accepted = self._handover.policy()
+        same = accepted is not None and accepted.document == document
+        classes = compiled.port_classes()
         for packed, teaching in self._handover.leases():
+            if teaching.name.startswith(NAMELESS):
+                index = int(teaching.name[len(NAMELESS) :])
+                if not same or index >= len(classes):
+                    continue
+                teaching = teaching._replace(ports=classes[index])
             if teaching.until > now:
                 self._leases.restore(packed, teaching)
         if not len(self._leases):
             self._adopt(compiled, now)
-        self.apply(compiled, document, None, done)
+        if self._resume(compiled, document):
+            self._begin(done)
+        else:
+            self.apply(compiled, document, None, done)
+
+    def _resume(self, compiled: CompiledPolicy, document: bytes) -> bool:
+        """A worker died and its ruleset stands, whole and of this very policy: nothing needs to be loaded."""
+        accepted = self._handover.policy()
+        if accepted is None or not accepted.secrets:
+            return False
+        mark, priority, stamp_mark, stamp_priority, flow_mark = accepted.secrets
+        fresh = self.exemption
+        self.exemption = Exemption(mark, priority)
+        leases = self._leases.rebase(_decider(compiled, same=True), self.loop.now())
+        spec, classes = self._specify(compiled, leases)
+        spec = spec._replace(stamp=Exemption(stamp_mark, stamp_priority), flow_mark=flow_mark)
+        try:
+            if not self.firewall.resume(spec):
+                self.exemption = fresh
+                return False
+        except (OSError, FirewallError):
+            self.exemption = fresh
+            return False
+        self.generation = accepted.generation
+        self._spec, self._leases, self._classes = spec, leases, classes
+        self._compiled, self._document = compiled, document
+        self._swap(compiled)
+        return True
+
+    def _begin(self, done: Callable[[BaseException | None], None]) -> None:
+        """The first ruleset of this process stands. Nobody waits for the flows: first of all, DNS answers."""
+        self.loaded = True
+        done(None)
+        self._cut(lambda _: None)
 
     def _adopt(self, compiled: CompiledPolicy, now: float) -> None:
         """The whole sidecar starts again: what the standing table learned under this very policy still holds.
@@ -140,10 +182,7 @@ class Guard:
         before, old_spec = self._leases, self._spec
         same = self._compiled is None or digest(self._compiled) == digest(compiled)
 
-        def decide(packed: bytes, teaching: Teaching) -> PortSet | None:
-            if teaching.name.startswith(NAMELESS):
-                return teaching.ports if same else None
-            return effective(compiled, packed, teaching)
+        decide = _decider(compiled, same=same)
 
         def work() -> tuple[RulesetSpec, Leases, dict[PortSet, int]]:
             leases = before.rebase(decide, self.loop.now())
@@ -156,7 +195,7 @@ class Guard:
                     self._go_back(old_spec, before)
                     raise
             self.generation += 1
-            self._remember(document, leases)
+            self._remember(document, leases, spec)
             return spec, leases, classes
 
         def finished(
@@ -175,9 +214,7 @@ class Guard:
             elif self.loaded:
                 self._cut(done)  # the answer to a change says that it holds, for open flows too
             else:
-                self.loaded = True
-                done(None)  # at start nobody waits for that: first of all, DNS answers
-                self._cut(lambda _: None)
+                self._begin(done)
             if self._waiting and not self._loading:
                 self._waiting.pop(0)()
 
@@ -224,11 +261,10 @@ class Guard:
         elements = leases.elements(self.loop.now())
         return {index: elements[ports] for index, ports in enumerate(classes) if ports in elements}
 
-    def _remember(self, document: bytes, leases: Leases) -> None:
-        from egress.state import Accepted
-
+    def _remember(self, document: bytes, leases: Leases, spec: RulesetSpec) -> None:
+        secrets = (*spec.exemption, *spec.stamp, spec.flow_mark)
         self._handover.store_leases(leases)
-        self._handover.store_policy(Accepted(document, self.generation))
+        self._handover.store_policy(Accepted(document, self.generation, secrets))
 
     def open_own(
         self, endpoint: tuple[bytes, str, int], done: Callable[[BaseException | None], None], most: int
@@ -330,6 +366,7 @@ class Guard:
         fresh, self._unstamped = seen - self._unstamped, seen
         if fresh > GUESSES:
             self._report(f"{fresh} frames were sent past the IP path and dropped; the stamp is changed")
+            self._handover.store_policy(Accepted(self._document, self.generation))  # its secrets are out of date
             self.loop.run_in_thread(self.firewall.restamp, lambda _, error: self._reloaded(error))
 
     def _grant(self, grants: list[Grant], now: float) -> None:
@@ -366,6 +403,17 @@ def digest(compiled: CompiledPolicy) -> str:
 
     lines = [compiled.policy.default.value, *(rule.describe() for rule in compiled.rules)]
     return str(blake2s("\n".join(lines).encode(), digest_size=16).hexdigest())
+
+
+def _decider(compiled: CompiledPolicy, *, same: bool) -> Callable[[bytes, Teaching], PortSet | None]:
+    """`effective` for a policy; a lease without its name can only go on under the `same` policy."""
+
+    def decide(packed: bytes, teaching: Teaching) -> PortSet | None:
+        if teaching.name.startswith(NAMELESS):
+            return teaching.ports if same else None
+        return effective(compiled, packed, teaching)
+
+    return decide
 
 
 def effective(compiled: CompiledPolicy, packed: bytes, teaching: Teaching) -> PortSet | None:

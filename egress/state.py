@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _HEAD = struct.Struct("<QQI")
 _RECORD = struct.Struct("<II")
 _LEASE = struct.Struct("<ddBHH")  # until, answered, address length, name length, chain length
+_ACCEPTED = struct.Struct("<Q5I")
 COMPACT_AT = 4 * 1024 * 1024  # octets of appended records after which the content is written anew
 
 
@@ -94,6 +95,7 @@ class Accepted(NamedTuple):
 
     document: bytes  # JSON in the contract's shape
     generation: int
+    secrets: tuple[int, ...] = ()  # the exemption's mark and priority, the stamp's, the flows' mark; () = unknown
 
 
 class Handover:
@@ -104,13 +106,15 @@ class Handover:
         self._leases = Shelf("leases")
 
     def store_policy(self, accepted: Accepted) -> None:
-        self._policy.store(accepted.generation.to_bytes(8, "little") + accepted.document)
+        secrets = accepted.secrets or (0,) * 5
+        self._policy.store(_ACCEPTED.pack(accepted.generation, *secrets) + accepted.document)
 
     def policy(self) -> Accepted | None:
         content, _ = self._policy.load()
-        if len(content) < 8:
+        if len(content) < _ACCEPTED.size:
             return None
-        return Accepted(content[8:], int.from_bytes(content[:8], "little"))
+        generation, *secrets = _ACCEPTED.unpack_from(content)
+        return Accepted(content[_ACCEPTED.size :], generation, tuple(secrets) if all(secrets) else ())
 
     def store_leases(self, leases: Leases) -> None:
         """Write all of them: after a policy change, and when the journal has grown long."""

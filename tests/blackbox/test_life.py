@@ -634,3 +634,20 @@ def test_e13_without_a_token_changes_from_inside_are_refused(internet: Internet)
         assert place.sidecar.api("GET", "/policy", token=None).status == 200
         assert place.sidecar.api("GET", "/healthz", token=None).status == 200
         assert any("TOKEN" in event.get("msg", event.get("message", "")) for event in place.sidecar.events())
+
+
+def test_e12_a_worker_that_dies_takes_nothing_along_even_after_a_restart(lab: Lab, start_sidecar: Any) -> None:
+    lab.dns.a("kept.example.com", "198.51.100.201")
+    sidecar = start_sidecar(policy={"egress": [{"action": "allow", "target": "kept.example.com"}]})
+    assert lab.query("kept.example.com").addresses == ["198.51.100.201"]
+    sidecar.terminate()
+    sidecar.restart()  # the name of the lease is not known any more
+    assert lab.connect("198.51.100.201", 80) == "connected"
+    table = lab.sandbox.run(["nft", "list", "chain", "inet", "sallyport", "stamp"]).stdout
+    sidecar.kill_worker()
+    assert lab.query("kept.example.com", timeout=3).addresses == ["198.51.100.201"]
+    assert lab.connect("198.51.100.201", 80) == "connected"
+    assert lab.connect("198.51.100.202", 80) == "refused"
+    assert lab.sandbox.run(["nft", "list", "chain", "inet", "sallyport", "stamp"]).stdout == table, "nothing was loaded"
+    assert sidecar.api("DELETE", "/policy", ["kept.example.com"]).status == 200
+    assert lab.connect("198.51.100.201", 80) == "refused"
