@@ -8,7 +8,7 @@ CODE := $(wildcard policies egress ingress lab demo bench tests)
 # How many times the ordinary number of examples `make fuzz` tries.
 FUZZ ?= 50
 
-.PHONY: help setup demo test lint pure real blackbox fuzz bench-dns format lock clean
+.PHONY: help setup demo test lint pure real blackbox image fuzz bench-dns format lock clean
 
 help:
 	@echo "Sallyport: the guarded door of a sandbox."
@@ -21,6 +21,7 @@ help:
 	@echo "  make pure        the tests that need nothing but Python; seconds"
 	@echo "  make real        the tests with namespaces, nftables and sockets; root"
 	@echo "  make blackbox    the programs as a container runs them; root"
+	@echo "  make image       build the image and run it, with a Docker daemon of its own; root"
 	@echo "  make fuzz        the property tests, FUZZ=$(FUZZ) times as many examples"
 	@echo "  make bench-dns   measure against dnsmasq and unbound; root, minutes; writes into docs/"
 	@echo "  make format      let ruff set the code"
@@ -36,8 +37,9 @@ demo: setup
 	@$(PYTHON_VENV) -m demo
 
 test: lint
+	@tools/test-image
 	@$(PYTHON_VENV) -m lab
-	@$(PYTHON_VENV) -m pytest
+	@$(PYTHON_VENV) -m pytest --ignore=tests/blackbox/test_image.py
 
 lint: setup
 	@$(PYTHON_VENV) -m ruff check $(CODE)
@@ -46,6 +48,9 @@ lint: setup
 
 pure real blackbox: setup
 	@$(PYTHON_VENV) -m pytest tests/$@
+
+image: setup
+	@tools/test-image
 
 fuzz: setup
 	@SALLYPORT_FUZZ=$(FUZZ) $(PYTHON_VENV) -m pytest tests/pure -m hypothesis --timeout=0
