@@ -178,7 +178,7 @@ def test_a_full_disk_is_500_and_changes_nothing_anywhere(lab: Lab) -> None:
     lab.dns.a("api.example.com", "198.51.100.10")
     with mounted(lab, "mount -t tmpfs -o size=64k none /var/egress/policy", policy=POLICY) as sidecar:
         sidecar.wait_ready()
-        folder = Path(f"/proc/{sidecar.pid}/root/var/egress/policy")
+        folder = Path("/proc", str(sidecar.pid), "root", "var/egress/policy")
         path, filler = folder / "policy.json", folder / "filler"
         assert sidecar.api("POST", "/policy", POLICY).status == 200
         assert lab.query("api.example.com").addresses
