@@ -58,12 +58,13 @@ class Full(Exception):
 
 
 class _Address:
-    __slots__ = ("names", "opened", "used")
+    __slots__ = ("awaited", "names", "opened", "used")
 
     def __init__(self) -> None:
         self.names: dict[str, Teaching] = {}
         self.opened: dict[PortSet, float] = {}  # what the kernel was told: set -> end of its element
         self.used = 0.0
+        self.awaited = 0.0  # its time among the ends, not later than its first element's end; 0 when it isn't there
 
 
 class Leases:
@@ -114,9 +115,14 @@ class Leases:
         for packed, ports, seconds in grants:
             address = self._addresses.get(packed)
             if address is not None:
-                until = now + seconds
-                address.opened[ports] = until
-                heapq.heappush(self._ends, (until, packed))
+                address.opened[ports] = now + seconds
+                if not address.awaited:
+                    self._await(packed, address)
+
+    def _await(self, packed: bytes, address: _Address) -> None:
+        """Look at it again when its first element ends. Once each: an address renewed often must not fill the heap."""
+        address.awaited = min(address.opened.values())
+        heapq.heappush(self._ends, (address.awaited, packed))
 
     def refused(self, grants: Iterable[Grant]) -> None:
         """The kernel refused the batch: forget addresses that were never opened."""
@@ -180,17 +186,19 @@ class Leases:
         ends = self._ends
         gone = 0
         while ends and ends[0][0] <= now:
-            packed = heapq.heappop(ends)[1]
+            end, packed = heapq.heappop(ends)
             address = self._addresses.get(packed)
-            if address is None:
-                continue
+            if address is None or end != address.awaited:
+                continue  # of an earlier lease
             for ports in [ports for ports, until in address.opened.items() if until <= now]:
                 del address.opened[ports]
-            if not address.opened:
-                self._forget(packed)
-                gone += 1
-                if now - address.used < 2 * RENEW_BEFORE:
-                    self._lingering[packed] = address
+            if address.opened:
+                self._await(packed, address)
+                continue
+            self._forget(packed)
+            gone += 1
+            if now - address.used < 2 * RENEW_BEFORE:
+                self._lingering[packed] = address
         return gone
 
     def used(self, active: Iterable[bytes], now: float) -> None:
@@ -213,15 +221,13 @@ class Leases:
         due = []
         while ends and ends[0][0] <= now + RENEW_BEFORE:
             due.append(heapq.heappop(ends))
-        seen: set[bytes] = set()
         for end, packed in due:
             address = self._addresses.get(packed)
-            if address is None:
+            if address is None or end != address.awaited:
                 continue
-            heapq.heappush(ends, (end, packed))
-            if packed in seen or not address.used or now - address.used > USED_WITHIN:
+            self._await(packed, address)
+            if not address.used or now - address.used > USED_WITHIN:
                 continue
-            seen.add(packed)
             for name, teaching in list(address.names.items()):
                 if now - teaching.answered < LONGEST and teaching.until <= now + RENEW_BEFORE + SLACK:
                     address.names[name] = teaching._replace(until=now + RENEWAL)
@@ -273,10 +279,11 @@ class Leases:
                 until = max(teaching.until + SLACK, address.opened.get(teaching.ports, 0.0))
                 if until > now:
                     address.opened[teaching.ports] = until
+            address.awaited = 0.0
+            if address.opened:
+                self._await(packed, address)
             for ports, until in address.opened.items():
                 sets.setdefault(ports, []).append((packed, max(1, int((until - now) * 1000))))
-                self._ends.append((until, packed))
-        heapq.heapify(self._ends)
         return sets
 
     # -- reading -------------------------------------------------------------------------------------------------

@@ -187,3 +187,26 @@ def test_a_full_table_refuses_new_names_without_walking_over_it() -> None:
     leases._addresses = Untouchable(leases._addresses)  # type: ignore[assignment]
     with pytest.raises(Full):
         leases.learn("new.example.com", (), EVERYTHING, bytes((198, 51, 100, 9)), 60, 1001.0)
+
+
+def test_an_address_that_is_renewed_all_the_time_is_awaited_once() -> None:
+    leases = Leases()
+    now = 1000.0
+    for _ in range(5000):
+        now += SLACK + 0.1
+        open_for(leases, "a.example.com", A, 0, now)
+        leases.granted(leases.renewals(now), now)
+    assert len(leases._ends) == 1
+    leases.expire(now + 60 + GRACE - 1)
+    assert A in leases
+    leases.expire(now + 60 + GRACE + SLACK + 1)
+    assert A not in leases
+
+
+def test_what_was_awaited_for_an_earlier_lease_is_dropped() -> None:
+    leases = Leases(capacity=2)
+    for number in range(500):
+        open_for(leases, "a.example.com", bytes((198, 51, 100, number % 5)), 0, 1000.0 + number)
+    assert len(leases) == 2
+    leases.renewals(1800.0)
+    assert len(leases._ends) <= 2
