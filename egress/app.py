@@ -112,6 +112,9 @@ class Worker:
         self.rule_files = RuleFiles(self.loop, self._rules_changed, self.log.warn)
         self._api_started = False
         self._shut_once = False
+        self._starting = False  # a first ruleset is being loaded
+        self._looking = False  # the policy file is looked at again
+        self._rules_used = self.rule_files.rules  # the rule files' content that it is loaded with
         self._webhook: Webhook | None = None
 
     def run(self) -> int:
@@ -123,30 +126,43 @@ class Worker:
 
     # -- coming up -----------------------------------------------------------------------------------------------
     def _begin(self) -> None:
+        if self._starting or self.guard.loaded:
+            return
         if self.rule_files.fault is not None:
             self._shut()
             self._locked(self.rule_files.fault)  # `_rules_changed` begins again
             return
         try:
             policy = starting_policy(self.plan.variables, self.plan.file, self.plan.handover)
+            self._starting, self._rules_used = True, self.rule_files.rules
             self.store.start(policy, self._always(), self._started)
         except (FileError, PolicyError) as error:
+            self._starting = False
             self._shut()
             self._locked(str(error))
-            self.loop.call_later(LOOK, self._look_again)
+            if not self._looking:
+                self._looking = True
+                self.loop.call_later(LOOK, self._look_again)
 
     def _started(self, error: Exception | None) -> None:
+        self._starting = False
         if error is None:
             self._open()
+            if self.rule_files.rules is not self._rules_used:
+                self._rules_changed(self.rule_files.rules)  # they changed while the first ruleset was being loaded
         else:
             self._locked(str(error))
             self.loop.call_later(LOOK, self._begin)
 
     def _look_again(self) -> None:
+        self._looking = False
         file = self.plan.file
+        if self._starting or self.guard.loaded:
+            return
         if file is not None and file.changed_since():
             self._begin()
         else:
+            self._looking = True
             self.loop.call_later(LOOK, self._look_again)
 
     def _shut(self) -> None:

@@ -188,14 +188,15 @@ class Guard:
             leases = before.rebase(decide, self.loop.now())
             spec, classes = self._specify(compiled, leases)
             self.firewall.load(spec)
-            if commit is not None:
-                try:
-                    commit()
-                except BaseException:
-                    self._go_back(old_spec, before)
-                    raise
             self.generation += 1
-            self._remember(document, leases, spec)
+            try:
+                self._remember(document, leases, spec)
+                if commit is not None:
+                    commit()  # last: what follows a rename must not fail
+            except BaseException:
+                self.generation -= 1
+                self._go_back(old_spec, before)
+                raise
             return spec, leases, classes
 
         def finished(
@@ -226,6 +227,7 @@ class Guard:
             self.firewall.lock()
         else:
             self.firewall.load(spec._replace(learned=self._learned(leases, spec.classes)))
+            self._remember(self._document, leases, spec)
 
     def _swap(self, compiled: CompiledPolicy) -> None:
         interceptor = Interceptor(compiled, self.generation, self._denied)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 EXIT_CONFIG = 2
 STOP_WITHIN = 0.7  # seconds a worker has to end before it is killed
+KILLED_WITHIN = 0.2  # seconds
 SETTLED = 5.0  # seconds after which a worker counts as well
 BACK_OFF = (0.0, 0.0, 0.01, 0.05, 0.1, 0.5, 1.0)  # seconds before the n-th restart of a worker that does not settle
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGCHLD, signal.SIGHUP)
@@ -53,7 +54,7 @@ def serve(environ: Mapping[str, str]) -> int:
     try:
         firewall = Firewall()
         firewall.lock()
-    except FirewallError as error:
+    except (FirewallError, OSError) as error:
         return _refuse(f"cannot lock down: {error}", 1)
 
     from egress.config import ConfigError, from_env
@@ -66,6 +67,8 @@ def serve(environ: Mapping[str, str]) -> int:
         plan = app.prepare(config, firewall, sockets)
     except (ConfigError, StartError) as error:
         return _refuse(str(error), EXIT_CONFIG)
+    except (FirewallError, OSError) as error:
+        return _refuse(f"cannot start: {error}", 1)
     return _supervise(lambda: app.work(plan))
 
 
@@ -137,6 +140,7 @@ def _stop(child: int) -> None:
         if _reap(child) is not None:
             return
     os.kill(child, signal.SIGKILL)
+    signal.sigtimedwait((signal.SIGCHLD,), KILLED_WITHIN)  # its sockets are its successor's to bind
     _reap(child)
 
 

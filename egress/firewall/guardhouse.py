@@ -91,7 +91,8 @@ class Firewall:
         if not any(name.endswith(tag) for _, name in chains):
             return False
         self._site = self._survey(self._site)
-        self._stamp, self._loaded, self._snapshot = spec.stamp, spec, chains
+        self._stamp, self._loaded, self._snapshot, self._tag = spec.stamp, spec, chains, tag
+        self._door = ()  # not known: devices may have come while nobody looked, so `refresh` writes it anew
         return True
 
     def standing(self) -> Standing | None:
@@ -360,12 +361,13 @@ class Firewall:
         if before is None or spec is None or spec.mode != "dns+nft":
             return
         site = self._survey(before)
-        if (site.devices, site.own4, site.onlink6) == (before.devices, before.own4, before.onlink6):
+        unknown = site.raw == "devices" and self._door != site.devices
+        if not unknown and (site.own4, site.onlink6) == (before.own4, before.onlink6):
             return
         lines = []
-        if (site.raw == "devices" and site.devices != before.devices) or site.own4 != before.own4:
+        if unknown or site.own4 != before.own4:
             lines += netdev(site, self._stamp)
-        if site.onlink6 != before.onlink6:
+        if unknown or site.onlink6 != before.onlink6:
             lines.append(f"flush chain inet {TABLE} neighbours{self._tag}")
             lines += [f"add rule inet {TABLE} neighbours{self._tag} {rule}" for rule in neighbours(site)]
         if lines:

@@ -292,7 +292,8 @@ class Leases:
         address = self._addresses.get(packed)
         if address is None:
             return False
-        return any(ports.contains(protocol, port) for ports in address.opened)
+        # A copy: the helper thread asks, too, while the loop goes on learning.
+        return any(ports.contains(protocol, port) for ports in tuple(address.opened))
 
     def teaching(self, packed: bytes, name: str) -> Teaching | None:
         address = self._addresses.get(packed)

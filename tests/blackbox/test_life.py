@@ -651,3 +651,18 @@ def test_e12_a_worker_that_dies_takes_nothing_along_even_after_a_restart(lab: La
     assert lab.sandbox.run(["nft", "list", "chain", "inet", "sallyport", "stamp"]).stdout == table, "nothing was loaded"
     assert sidecar.api("DELETE", "/policy", ["kept.example.com"]).status == 200
     assert lab.connect("198.51.100.201", 80) == "refused"
+
+
+def test_e6_a_device_that_came_while_no_worker_lived_is_behind_the_last_door(lab: Lab, start_sidecar: Any) -> None:
+    sidecar = start_sidecar(policy={"egress": []})
+
+    def doors() -> str:
+        return lab.sandbox.run(["nft", "list", "table", "netdev", "sallyport"]).stdout
+
+    stopped = sidecar.worker_pid
+    os.kill(stopped, signal.SIGSTOP)  # nobody follows devices now
+    lab.sandbox.ip("link", "add", "late7", "type", "veth", "peer", "name", "late8")
+    assert "late7" not in doors()
+    os.kill(stopped, signal.SIGKILL)
+    assert soon(lambda: "late7" in doors() and "late8" in doors(), 3)
+    assert lab.query("denied.example.com", timeout=3).rcode == "NXDOMAIN"
