@@ -1,0 +1,1 @@
+"""What `ingress` can be asked to do, one module for each command."""

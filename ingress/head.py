@@ -1,0 +1,204 @@
+"""HTTP/1 heads, read strictly. Pure: bytes in, a value or an error out.
+
+llhttp (through httptools) reads the lines; what it lets through and two parties could read in two ways is refused here:
+versions other than 1.0 and 1.1, a request line that isn't three parts, two Hosts or none, Transfer-Encoding on HTTP/1.0,
+with a coding other than chunked or beside Content-Length (RFC 9112 sections 2.3, 3.2, 6.1 and 6.3).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from httptools import (
+    HttpParserError,
+    HttpParserInvalidMethodError,
+    HttpParserUpgrade,
+    HttpRequestParser,
+    HttpResponseParser,
+)
+
+CHUNKED = -1
+"""A body in chunks (RFC 9112 section 7.1)."""
+UNTIL_CLOSE = -2
+"""A response's body that ends when the connection does (section 6.3, rule 8)."""
+
+
+class BadHead(Exception):
+    """A head that can't be read, or can be read in more than one way. The text says what is wrong, for the client."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Fields:
+    """The header section of a message: every field in the order it came, and by name. Treat it as frozen.
+
+    A connection that sends the same section again is handed the same object again, so who derives something from it may
+    keep that in `memo`, under a key of its own, and find it at the next request.
+    """
+
+    __slots__ = ("items", "memo", "values")
+
+    def __init__(self, items: list[tuple[bytes, bytes]]) -> None:
+        self.items = items
+        """(name as sent, value without surrounding white space)"""
+        values: dict[bytes, list[bytes]] = {}
+        for name, value in items:
+            low = name.lower()
+            if low in values:
+                values[low].append(value)
+            else:
+                values[low] = [value]
+        self.values = values
+        """name in lower case -> values in order"""
+        self.memo: dict[str, Any] = {}
+
+    def get(self, name: bytes) -> bytes | None:
+        """The value of a field that counts once; of several the first. `name` in lower case."""
+        found = self.values.get(name)
+        return found[0] if found else None
+
+    def all(self, name: bytes) -> list[bytes]:
+        """Every value of a field, in order; `name` in lower case."""
+        return self.values.get(name, [])
+
+    def tokens(self, name: bytes) -> list[bytes]:
+        """The members of a comma-separated field in lower case, empty ones left out (RFC 9110 section 5.6.1)."""
+        joined = b",".join(self.values.get(name, ()))
+        return [token for part in joined.lower().split(b",") if (token := part.strip(b" \t"))]
+
+
+class RequestHead:
+    """A request's head. `length`: the body's length in bytes, or CHUNKED."""
+
+    __slots__ = ("fields", "length", "method", "target", "version")
+
+    def __init__(self, method: bytes, target: bytes, version: int, fields: Fields, length: int) -> None:
+        self.method = method
+        self.target = target
+        """The request target as it was sent, untouched."""
+        self.version = version
+        """10 or 11"""
+        self.fields = fields
+        self.length = length
+
+
+class ResponseHead:
+    """A response's head. `length`: as its fields say, in bytes, CHUNKED or UNTIL_CLOSE; HEAD, 204 and 304 are the caller's."""
+
+    __slots__ = ("fields", "length", "reason", "status", "version")
+
+    def __init__(self, status: int, reason: bytes, version: int, fields: Fields, length: int) -> None:
+        self.status = status
+        self.reason = reason
+        self.version = version
+        self.fields = fields
+        self.length = length
+
+
+class _Collector:
+    """What llhttp calls back."""
+
+    __slots__ = ("items",)
+
+    def __init__(self) -> None:
+        self.items: list[tuple[bytes, bytes]] = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.items.append((name, value.strip(b" \t")))
+
+
+_VERSIONS = {b"HTTP/1.1": 11, b"HTTP/1.0": 10}
+
+
+def read_request(raw: bytes) -> RequestHead:
+    """A request's head, from its first octet to the empty line, both included. BadHead where it won't do."""
+    method, target, version = request_line(raw[: raw.find(b"\r\n")])
+    collector = _Collector()
+    _feed(HttpRequestParser, collector, raw)
+    fields = Fields(collector.items)
+    if method == b"CONNECT":
+        raise BadHead("CONNECT is not served here", 405)
+    hosts = fields.values.get(b"host")
+    if hosts is None:
+        if version == 11:
+            raise BadHead("an HTTP/1.1 request needs a Host header")
+    elif len(hosts) > 1:
+        raise BadHead("more than one Host header")
+    return RequestHead(method, target, version, fields, request_length(fields, version))
+
+
+def request_line(line: bytes) -> tuple[bytes, bytes, int]:
+    """Method, target and version (10 or 11) of a request line; what surrounds them is one space (RFC 9112 section 3)."""
+    parts = line.split(b" ")
+    if len(parts) != 3 or not parts[0] or not parts[1]:
+        raise BadHead("the request line is not `METHOD target HTTP/1.1`")
+    version = _VERSIONS.get(parts[2])
+    if version is None:
+        if parts[2].startswith(b"HTTP/") and parts[2][5:6].isdigit():
+            raise BadHead("this gateway speaks HTTP/1.1 and HTTP/1.0", 505)
+        raise BadHead("the request line is not `METHOD target HTTP/1.1`")
+    return parts[0], parts[1], version
+
+
+def request_length(fields: Fields, version: int) -> int:
+    """The body's length: bytes, or CHUNKED; without a word of it, 0 (RFC 9112 section 6.3)."""
+    codings = fields.values.get(b"transfer-encoding")
+    lengths = fields.values.get(b"content-length")
+    if codings is not None:
+        _check_codings(codings, version)
+        if lengths is not None:
+            raise BadHead("both Transfer-Encoding and Content-Length")
+        return CHUNKED
+    return 0 if lengths is None else _length(lengths)
+
+
+def _check_codings(codings: list[bytes], version: int) -> None:
+    if version == 10:
+        raise BadHead("Transfer-Encoding in an HTTP/1.0 message")
+    if len(codings) != 1 or codings[0].lower() != b"chunked":
+        raise BadHead("a Transfer-Encoding other than `chunked`")
+
+
+def _length(lengths: list[bytes]) -> int:
+    if len(lengths) != 1 or not lengths[0].isdigit() or len(lengths[0]) > 18:
+        raise BadHead("Content-Length is not one number")
+    return int(lengths[0])
+
+
+def read_response(raw: bytes) -> ResponseHead:
+    """A response's head, from its first octet to the empty line, both included. BadHead where it won't do."""
+    collector = _Collector()
+    _feed(HttpResponseParser, collector, raw)
+    parts = raw[: raw.find(b"\r\n")].split(b" ", 2)
+    version = _VERSIONS.get(parts[0])
+    if version is None or len(parts) < 2 or len(parts[1]) != 3 or not parts[1].isdigit():
+        raise BadHead("the status line is not `HTTP/1.1 200 reason`")
+    reason = parts[2] if len(parts) == 3 else b""
+    if any(octet < 32 and octet != 9 or octet == 127 for octet in reason):
+        raise BadHead("a control character in the reason phrase")
+    fields = Fields(collector.items)
+    codings = fields.values.get(b"transfer-encoding")
+    lengths = fields.values.get(b"content-length")
+    if codings is not None:
+        _check_codings(codings, version)
+        if lengths is not None:
+            raise BadHead("both Transfer-Encoding and Content-Length")
+        length = CHUNKED
+    elif lengths is not None:
+        length = _length(lengths)
+    else:
+        length = UNTIL_CLOSE
+    return ResponseHead(int(parts[1]), reason, version, fields, length)
+
+
+def _feed(parser: type[Any], collector: _Collector, raw: bytes) -> None:
+    try:
+        parser(collector).feed_data(raw)
+    except HttpParserUpgrade:
+        return  # llhttp stops where another protocol may begin; whether it does is the caller's to say
+    except HttpParserInvalidMethodError:
+        raise BadHead("a method that this gateway does not know", 501) from None
+    except HttpParserError as error:
+        raise BadHead(f"not HTTP/1.1: {error}") from None

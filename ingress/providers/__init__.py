@@ -1,0 +1,1 @@
+"""Where the gateway learns which sandboxes there are, one module for each source."""
