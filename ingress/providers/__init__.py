@@ -1,1 +1,35 @@
 """Where the gateway learns which sandboxes there are, one module for each source."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from ingress.providers.base import Provider, Say
+    from ingress.routes import Routes
+
+TYPES = ("static", "docker", "batchsandbox", "agent-sandbox")
+"""What `--provider-type` may be."""
+
+
+class ProviderError(ValueError):
+    """Settings that no provider can be made of; the text is one line with what to write instead."""
+
+
+class ProviderSettings(NamedTuple):
+    """Every flag of every provider; each reads its own."""
+
+    routes_file: str = ""
+    """`static`: the file; "": the first of `static.DEFAULT_PATHS`."""
+
+
+def build(provider_type: str, settings: ProviderSettings, routes: Routes, say: Say) -> Provider:
+    """The provider of that name over its table; nothing is opened before its `run`. Raises ProviderError.
+
+    say: where its log lines go. Called inside a running loop, in the process that will serve.
+    """
+    if provider_type == "static":
+        from ingress.providers.static import DEFAULT_PATHS, StaticProvider
+
+        return StaticProvider((settings.routes_file,) if settings.routes_file else DEFAULT_PATHS, routes, say)
+    raise ProviderError(f"unknown provider type {provider_type!r}; known are {', '.join(TYPES)}")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
+
+Say = Callable[[str, str], None]
+"""Takes a log line: its level (`debug`, `info`, `warn`, `error`) and a finished sentence."""
 
 
 class Health(NamedTuple):
@@ -20,7 +24,7 @@ class Provider(Protocol):
     """Keeps a `Routes` table true until it is closed. Made with its table and settings; starts nothing before `run`."""
 
     async def run(self) -> None:
-        """Fill the table and follow changes until cancelled. Faults from outside are retried with back-off, never raised."""
+        """Fill the table and follow changes until cancelled. Faults from outside are retried, never raised."""
 
     async def close(self) -> None:
         """Give back connections and watches; after it `run` has ended."""
