@@ -1,4 +1,4 @@
-"""The table of sandboxes that every request is looked up in: memory only. Pure; providers write it, the gate reads it."""
+"""The table of sandboxes that every request is looked up in: in memory, pure. Providers write it, the gate reads it."""
 
 from __future__ import annotations
 
@@ -26,6 +26,10 @@ class Sandbox(NamedTuple):
     """The Host that the application is shown; "": as the client sent it, or as the gateway's flag says."""
     port_map: tuple[tuple[int, str, int], ...] = ()
     """Where a port is published elsewhere: (port, host, port there); Docker."""
+    namespace: str = ""
+    """Where it lives, in Kubernetes; "": its provider knows no namespaces."""
+    addresses: tuple[str, ...] = ()
+    """Every literal address that it is known to have; a client may choose among these, never another."""
 
 
 class Ambiguous(NamedTuple):
@@ -34,11 +38,22 @@ class Ambiguous(NamedTuple):
     id: str
     where: tuple[str, ...]
     """The places, such as namespaces, for the message."""
+    choices: tuple[Sandbox, ...] = ()
+    """The sandboxes themselves, where the provider knows them apart."""
 
 
 Entry = Sandbox | Ambiguous
+Candidates = Callable[[str], tuple[str, ...]]
+"""The names under which the sandbox of an id may be listed, in order of preference."""
 Change = Callable[[str, Entry | None, Entry | None], None]
 """Called after a change with the id, what was there and what is there now."""
+
+
+def sandboxes(entry: Entry | None) -> tuple[Sandbox, ...]:
+    """The sandboxes that an entry stands for: what a watcher compares to learn which of them are gone."""
+    if isinstance(entry, Sandbox):
+        return (entry,)
+    return () if entry is None else entry.choices
 
 
 class Routes:
@@ -49,10 +64,25 @@ class Routes:
         self._watchers: list[Change] = []
         self.generation = 0
         """Grows with each change, so that whoever remembers a look-up knows when to forget it."""
+        self.candidates: Candidates | None = None
+        """Set by a provider whose sandboxes are listed under other names than the ids in routes."""
 
     def find(self, sandbox_id: str) -> Entry | None:
-        """The sandbox of this id."""
-        return self._entries.get(sandbox_id)
+        """The sandbox of this id. Where there are candidates its own `id` is the name that was found."""
+        if self.candidates is None:
+            return self._entries.get(sandbox_id)
+        for name in self.candidates(sandbox_id):
+            entry = self._entries.get(name)
+            if entry is not None:
+                return entry
+        return None
+
+    def find_in(self, namespace: str, name: str) -> Sandbox | None:
+        """The sandbox of exactly this name in a namespace; a provider without namespaces has each in all of them."""
+        for sandbox in sandboxes(self._entries.get(name)):
+            if sandbox.namespace in ("", namespace):
+                return sandbox
+        return None
 
     def __len__(self) -> int:
         return len(self._entries)
