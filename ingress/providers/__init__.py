@@ -21,6 +21,20 @@ class ProviderSettings(NamedTuple):
 
     routes_file: str = ""
     """`static`: the file; "": the first of `static.DEFAULT_PATHS`."""
+    docker_host: str = ""
+    """`docker`: `unix://…`, `tcp://host:port`; "": `unix:///var/run/docker.sock`."""
+    docker_network: str = ""
+    """`docker`: the network whose addresses are taken; "": the first with an address."""
+    docker_published: str = ""
+    """`docker`: the host where published ports answer, such as `127.0.0.1`; "": containers are reached by address."""
+    kubeconfig: str = ""
+    """Kubernetes: the file, or several with colons between them; "": the cluster that the gateway runs in."""
+    kube_context: str = ""
+    """Kubernetes: the context in it; "": the current one."""
+    namespaces: tuple[str, ...] = ()
+    """Kubernetes: the namespaces to watch; (): all."""
+    keep: float = 86_400.0
+    """Seconds for which the last routes go on after their source was lost (not `static`); 0: for good."""
 
 
 def build(provider_type: str, settings: ProviderSettings, routes: Routes, say: Say) -> Provider:
