@@ -1,4 +1,4 @@
-"""How a source at the other end of a connection does: what is said of it, when to try again, how long its word holds."""
+"""How a source at the end of a connection does: what is said of it, when to try again, how long its word holds."""
 
 from __future__ import annotations
 
