@@ -1,8 +1,8 @@
 """HTTP/1 heads, read strictly. Pure: bytes in, a value or an error out.
 
-llhttp (through httptools) reads the lines; what it lets through and two parties could read in two ways is refused here:
-versions other than 1.0 and 1.1, a request line that isn't three parts, two Hosts or none, Transfer-Encoding on HTTP/1.0,
-with a coding other than chunked or beside Content-Length (RFC 9112 sections 2.3, 3.2, 6.1 and 6.3).
+llhttp (through httptools) reads the lines; what it lets through and two parties could read in two ways is refused
+here: versions other than 1.0 and 1.1, a request line that isn't three parts, two Hosts or none, Transfer-Encoding on
+HTTP/1.0, with a coding other than chunked or beside Content-Length (RFC 9112 sections 2.3, 3.2, 6.1 and 6.3).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class RequestHead:
 
 
 class ResponseHead:
-    """A response's head. `length`: as its fields say, in bytes, CHUNKED or UNTIL_CLOSE; HEAD, 204 and 304 are the caller's."""
+    """A response's head. `length`: octets as its fields say, CHUNKED or UNTIL_CLOSE; HEAD, 204, 304: the caller's."""
 
     __slots__ = ("fields", "length", "reason", "status", "version")
 
@@ -130,7 +130,7 @@ def read_request(raw: bytes) -> RequestHead:
 
 
 def request_line(line: bytes) -> tuple[bytes, bytes, int]:
-    """Method, target and version (10 or 11) of a request line; what surrounds them is one space (RFC 9112 section 3)."""
+    """Method, target and version (10 or 11) of a request line; between them is one space (RFC 9112 section 3)."""
     parts = line.split(b" ")
     if len(parts) != 3 or not parts[0] or not parts[1]:
         raise BadHead("the request line is not `METHOD target HTTP/1.1`")
@@ -176,7 +176,7 @@ def read_response(raw: bytes) -> ResponseHead:
     if version is None or len(parts) < 2 or len(parts[1]) != 3 or not parts[1].isdigit():
         raise BadHead("the status line is not `HTTP/1.1 200 reason`")
     reason = parts[2] if len(parts) == 3 else b""
-    if any(octet < 32 and octet != 9 or octet == 127 for octet in reason):
+    if any((octet < 32 and octet != 9) or octet == 127 for octet in reason):
         raise BadHead("a control character in the reason phrase")
     fields = Fields(collector.items)
     codings = fields.values.get(b"transfer-encoding")

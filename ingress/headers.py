@@ -1,0 +1,213 @@
+"""Which header lines cross the gateway, and which it writes itself. Pure.
+
+Toward the sandbox: hop-by-hop fields end here, so do the gateway's own (routing, access) and everything that speaks of
+the connection before us, which is written anew. No `Via`: common servers stop compressing when they see one.
+Toward the client: hop-by-hop fields end here too, and what only the gateway may say.
+Sources: RFC 9110 sections 7.6.1 and 7.8, RFC 9112 section 6, RFC 7239.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ingress.head import CHUNKED, Fields, ResponseHead
+from ingress.refusal import SOURCE_HEADER
+
+HOP_BY_HOP = frozenset(
+    (
+        b"connection",
+        b"keep-alive",
+        b"proxy-connection",
+        b"proxy-authorization",
+        b"te",
+        b"transfer-encoding",
+        b"upgrade",
+        b"http2-settings",
+    )
+)
+"""Never forwarded as they came. Trailer stays: trailers do cross."""
+
+FORWARDED = frozenset(
+    (
+        b"forwarded",
+        b"x-forwarded-for",
+        b"x-forwarded-host",
+        b"x-forwarded-port",
+        b"x-forwarded-prefix",
+        b"x-forwarded-proto",
+        b"x-forwarded-scheme",
+        b"x-forwarded-server",
+        b"x-forwarded-ssl",
+        b"x-original-url",
+        b"x-original-host",
+        b"x-real-ip",
+        b"x-rewrite-url",
+    )
+)
+"""What only a proxy may say; a client's own are dropped."""
+
+_FRAMING = frozenset((b"host", b"content-length"))
+_OWN_COOKIE = b"sallyport-"
+
+
+class Outside:
+    """What the gateway says of the client's side: one for each combination of address and scheme.
+
+    address: the client's, in text. secure: it came by TLS. trusted: the peer is a proxy whose forwarded fields count;
+    peer: that proxy's address.
+    """
+
+    __slots__ = ("address", "peer", "secure", "trusted")
+
+    def __init__(self, address: str, secure: bool, trusted: bool = False, peer: str = "") -> None:
+        self.address = address
+        self.secure = secure
+        self.trusted = trusted
+        self.peer = peer or address
+
+
+def request_fields(
+    fields: Fields, outside: Outside, stripped: frozenset[bytes], authority: bytes, prefix: bytes, websocket: bool
+) -> bytes:
+    """The header lines for the sandbox, without the body's framing and without the empty line.
+
+    stripped: the names (lower case) that are the gateway's own. authority: the Host to show. prefix: what path mode
+    took off the path, b"" for nothing. websocket: the upgrade goes on.
+    """
+    trusted = outside.trusted
+    nominated = fields.tokens(b"connection") if b"connection" in fields.values else ()
+    lines = [b"Host: %b\r\n" % authority]
+    for name, value in fields.items:
+        low = name.lower()
+        if low in HOP_BY_HOP or low in stripped or low in _FRAMING or low in FORWARDED:
+            continue
+        if (b"_" in low or b"." in low) and _is_alias(low, stripped):
+            continue
+        if low in nominated and low not in (b"authorization", b"cookie", b"origin"):
+            continue
+        if low == b"cookie" and _OWN_COOKIE in value:
+            value = _without_own_cookies(value)
+            if not value:
+                continue
+        lines.append(b"%b: %b\r\n" % (name, value))
+    if websocket:
+        lines.append(b"Connection: Upgrade\r\nUpgrade: websocket\r\n")
+    lines.append(_forwarded(fields, outside, trusted, prefix))
+    return b"".join(lines)
+
+
+def _is_alias(low: bytes, stripped: frozenset[bytes]) -> bool:
+    """Servers that hand headers on as variables can't tell `X_Forwarded.For` from `X-Forwarded-For` (RFC 3875)."""
+    plain = low.replace(b"_", b"-").replace(b".", b"-")
+    return plain in FORWARDED or plain in stripped or plain in HOP_BY_HOP or plain in _FRAMING
+
+
+def _without_own_cookies(value: bytes) -> bytes:
+    kept = [part for part in value.split(b";") if not part.strip(b" \t").startswith(_OWN_COOKIE)]
+    return b";".join(kept).strip(b" \t")
+
+
+def _forwarded(fields: Fields, outside: Outside, trusted: bool, prefix: bytes) -> bytes:
+    before = b", ".join(fields.all(b"x-forwarded-for")) if trusted else b""
+    address = outside.peer.encode()
+    scheme = (trusted and fields.get(b"x-forwarded-proto")) or (b"https" if outside.secure else b"http")
+    host = (trusted and fields.get(b"x-forwarded-host")) or fields.get(b"host") or b""
+    if trusted:
+        prefix = (fields.get(b"x-forwarded-prefix") or b"").rstrip(b"/") + prefix
+    text = b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: %b\r\n" % (
+        b"%b, %b" % (before, address) if before else address,
+        scheme,
+    )
+    if host:
+        text += b"X-Forwarded-Host: %b\r\n" % host
+    if prefix:
+        text += b"X-Forwarded-Prefix: %b\r\n" % prefix
+    return text
+
+
+def is_websocket(fields: Fields) -> bool:
+    """Does the request ask for a WebSocket (RFC 6455, 4.1)? Method, version and body are the caller's to check."""
+    upgrade = fields.values.get(b"upgrade")
+    return (
+        upgrade is not None
+        and len(upgrade) == 1
+        and upgrade[0].lower() == b"websocket"
+        and b"upgrade" in fields.tokens(b"connection")
+    )
+
+
+def keeps_alive(fields: Fields, version: int) -> bool:
+    """May the connection go on after this message (RFC 9112 section 9.3)?"""
+    if b"connection" not in fields.values:
+        return version == 11
+    tokens = fields.tokens(b"connection")
+    return b"close" not in tokens and (version == 11 or b"keep-alive" in tokens)
+
+
+Rewrite = Callable[[bytes, bytes], bytes]
+"""Takes a response field's lower-case name and its value; gives the value to send."""
+
+REWRITTEN = frozenset((b"location", b"content-location", b"set-cookie"))
+"""What path mode may have to change: an answer with one of these is never remembered."""
+
+
+def response_head(
+    head: ResponseHead, length: int, keep: bool, version: int, rewrite: Rewrite | None, extra: bytes
+) -> bytes:
+    """The whole head for the client, its empty line included.
+
+    length: of the body that will be sent, in octets, CHUNKED, or UNTIL_CLOSE; keep: the connection goes on; version:
+    the client's, 10 or 11; rewrite: for path mode; extra: further lines of the gateway's.
+    """
+    fields = head.fields
+    nominated = fields.tokens(b"connection") if b"connection" in fields.values else ()
+    lines = [b"HTTP/1.1 %d %b\r\n" % (head.status, head.reason)]
+    bodyless = head.status == 204 or head.status < 200
+    for name, value in fields.items:
+        low = name.lower()
+        if low in HOP_BY_HOP or low in nominated or low == _SOURCE or (low == b"content-length" and bodyless):
+            continue
+        if low in REWRITTEN:
+            if low == b"set-cookie" and value.startswith(_OWN_COOKIE):
+                continue
+            if rewrite is not None:
+                value = rewrite(low, value)
+        lines.append(b"%b: %b\r\n" % (name, value))
+    if length == CHUNKED:
+        lines.append(b"Transfer-Encoding: chunked\r\n")
+    if extra:
+        lines.append(extra)
+    if not keep:
+        lines.append(b"Connection: close\r\n")
+    elif version == 10:
+        lines.append(b"Connection: keep-alive\r\n")
+    lines.append(b"\r\n")
+    return b"".join(lines)
+
+
+_SOURCE = SOURCE_HEADER.lower()
+
+
+def crossing_trailers(trailers: list[tuple[bytes, bytes]], stripped: frozenset[bytes]) -> list[tuple[bytes, bytes]]:
+    """The trailers that may cross: none that frames, routes or speaks for us (RFC 9110 section 6.5.1)."""
+    kept = []
+    for name, value in trailers:
+        low = name.lower().replace(b"_", b"-").replace(b".", b"-")
+        if not (low in HOP_BY_HOP or low in stripped or low in FORWARDED or low in _BARRED):
+            kept.append((name, value))
+    return kept
+
+
+_BARRED = _FRAMING | {
+    _SOURCE,
+    b"trailer",
+    b"content-encoding",
+    b"content-type",
+    b"content-range",
+    b"authorization",
+    b"cookie",
+    b"set-cookie",
+    b"location",
+    b"expect",
+    b"cache-control",
+}

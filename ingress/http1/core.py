@@ -1,0 +1,232 @@
+"""What every connection of a worker shares: the gate, endpoints, limits, counters, and the second's tick."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from ingress.headers import Outside
+from ingress.http1.client import Client, plain_address
+from ingress.http1.endpoint import Endpoint, Load, same_owner
+from ingress.http1.upstream import Upstream
+from ingress.routes import Entry, Sandbox
+from policies.address import AddressError, Network, parse_address
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+
+    from ingress.gate import Admission, Gate
+    from ingress.head import Fields
+    from ingress.http1.tunnel import Tunnel
+    from ingress.limits import Limits
+    from ingress.refusal import Refusal
+    from ingress.routes import Routes
+    from ingress.stats import Stats
+    from ingress.targets import Targets
+
+
+class Renews(Protocol):
+    """Who is told that a sandbox is in use."""
+
+    def note(self, sandbox: str, port: int, request_uri: str) -> None:
+        """At once, never blocking."""
+
+
+class Accesses(Protocol):
+    """Who is told of each request, where there is an access log."""
+
+    def request(self, client: Client, address: str, code: str, status: int, seconds: float) -> None:
+        """`client` still holds the request's head and admission."""
+
+
+class Gateway:
+    """One worker's data path. Made once; `protocol` makes a connection's protocol; `tick` is called every second."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        targets: Targets,
+        routes: Routes,
+        limits: Limits,
+        stats: Stats,
+        *,
+        stripped: frozenset[bytes],
+        renewer: Renews | None = None,
+        access: Accesses | None = None,
+        upstream_host: bytes = b"",
+        trusted: Sequence[Network] = (),
+        detail: bool = False,
+    ) -> None:
+        """stripped: request fields (lower case) that never reach a sandbox. upstream_host: the Host to show instead of
+        the client's. trusted: the proxies whose forwarded fields count. detail: refusals in agent-sandbox's shape."""
+        self.gate = gate
+        self.targets = targets
+        self.limits = limits
+        self.stats = stats
+        self.stripped = stripped
+        self.renewer = renewer
+        self.access = access
+        self.upstream_host = upstream_host
+        self.detail = detail
+        self.draining = False
+        self.now = 0.0
+        """Seconds, as of the last tick: what pools are aged by."""
+        self.clients: set[Client] = set()
+        self.tunnels: set[Tunnel] = set()
+        self._trusted = tuple(trusted)
+        self._endpoints: dict[tuple[str, int], Endpoint] = {}
+        self._loads: dict[str, Load] = {}
+        self._waiting: dict[str, dict[Client, tuple[float, Refusal]]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        routes.watch(self._changed)
+
+    def protocol(self, address: str = "", secure: bool = False) -> Client:
+        """For a new connection. address: the client's where a PROXY header named it; secure: it comes by TLS."""
+        return Client(self, address, secure)
+
+    # what connections ask
+
+    def outside(self, address: str, secure: bool) -> Outside:
+        """The client's side as seen on the connection itself."""
+        return Outside(address, secure, self._is_trusted(address))
+
+    def behind(self, outside: Outside, fields: Fields) -> Outside:
+        """The client's side as the trusted proxies before us tell it: the last address that isn't one of them."""
+        known = cast("tuple[Outside, Outside] | None", fields.memo.get("outside"))
+        if known is not None and known[0] is outside:
+            return known[1]
+        address = outside.address
+        for text in reversed(b",".join(fields.all(b"x-forwarded-for")).decode("latin-1").split(",")):
+            hop = plain_address(text.strip().strip("[]"))
+            try:
+                parse_address(hop)
+            except AddressError:
+                break  # `unknown`, an obfuscated name or junk: the last address that could be read stands
+            address = hop
+            if not self._is_trusted(hop):
+                break
+        scheme = fields.get(b"x-forwarded-proto")
+        found = Outside(address, scheme.lower() == b"https" if scheme else outside.secure, True, outside.address)
+        fields.memo["outside"] = (outside, found)
+        return found
+
+    def _is_trusted(self, address: str) -> bool:
+        if not self._trusted:
+            return False
+        try:
+            packed = parse_address(address)
+        except AddressError:
+            return False
+        return any(network.contains(packed) for network in self._trusted)
+
+    def endpoint(self, sandbox: Sandbox, port: int) -> Endpoint:
+        """Where requests for this port go; made when first used."""
+        endpoint = self._endpoints.get((sandbox.id, port))
+        if endpoint is None or (endpoint.sandbox is not sandbox and not same_owner(endpoint.sandbox, sandbox)):
+            if endpoint is not None:
+                endpoint.retire()
+            load = self._loads.get(sandbox.id)
+            if load is None:
+                load = self._loads[sandbox.id] = Load()
+            endpoint = self._endpoints[sandbox.id, port] = Endpoint(self, sandbox, port, load)
+        return endpoint
+
+    async def connect(self, endpoint: Endpoint, address: str) -> Upstream:
+        """A connection to a checked address; OSError where there is none."""
+        _, upstream = await self._loop.create_connection(lambda: Upstream(endpoint), address, endpoint.port)
+        return upstream
+
+    def origins(self, host: bytes, admission: Admission) -> frozenset[bytes]:
+        """The authorities by which an application may mean itself."""
+        names = {host.lower(), admission.authority.lower(), self.upstream_host.lower()}
+        port = b":%d" % admission.port
+        target = admission.sandbox.host.encode()
+        for name in (b"localhost", b"127.0.0.1", b"[::1]", b"0.0.0.0", b"[%b]" % target if b":" in target else target):
+            names.add(name + port)
+            if admission.port in (80, 443):
+                names.add(name)
+        return frozenset(names - {b""})
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run it beside; it is kept until it ends."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def wait(self, client: Client, refusal: Refusal) -> None:
+        """Hold a request until its sandbox changes, `wait_ready` at most."""
+        held = self._waiting.setdefault(refusal.sandbox, {})
+        if client not in held:
+            held[client] = (self._loop.time() + self.limits.wait_ready, refusal)
+
+    def log_access(self, client: Client, code: str, status: int, seconds: float) -> None:
+        """One line, where that is wanted."""
+        if self.access is not None:
+            self.access.request(client, client.address, code, status, seconds)
+
+    # changes and time
+
+    def _changed(self, sandbox_id: str, before: Entry | None, after: Entry | None) -> None:
+        """The table's entry for an id has changed: connections follow it."""
+        old = before if isinstance(before, Sandbox) else None
+        new = after if isinstance(after, Sandbox) else None
+        if old is not None and (new is None or not same_owner(old, new)):
+            for key in [key for key in self._endpoints if key[0] == sandbox_id]:
+                self._endpoints.pop(key).retire()
+            if new is None:
+                self._loads.pop(sandbox_id, None)
+                self._forget(sandbox_id)
+        for client, (deadline, refusal) in self._waiting.pop(sandbox_id, {}).items():
+            client.retry()
+            held = self._waiting.get(sandbox_id, {})
+            if client in held:
+                held[client] = (deadline, refusal)
+
+    def _forget(self, sandbox_id: str) -> None:
+        """A sandbox is gone: so is what was open to it."""
+        for tunnel in [tunnel for tunnel in self.tunnels if tunnel.endpoint.sandbox.id == sandbox_id]:
+            tunnel.going_away()
+        for client in list(self.clients):
+            client.sandbox_gone(sandbox_id)
+
+    def tick(self, now: float) -> None:
+        """Time-outs, the pool's ages and renewals. now: seconds of a monotonic clock."""
+        self.now = now
+        before = now - self.limits.upstream_idle
+        for key, endpoint in list(self._endpoints.items()):
+            endpoint.close_idle(before)
+            if not endpoint.idle and not endpoint.load.inflight:
+                del self._endpoints[key]  # made again when it is used again: a scan of ports leaves nothing behind
+        for client in list(self.clients):
+            client.tick()
+        for tunnel in list(self.tunnels):
+            tunnel.tick()
+        time = self._loop.time()
+        for sandbox_id, held in list(self._waiting.items()):
+            for client, (deadline, refusal) in list(held.items()):
+                if time >= deadline or not client.waits():
+                    del held[client]
+                    client.give_up(refusal)
+            if not held:
+                self._waiting.pop(sandbox_id, None)
+
+    async def drain(self, seconds: float) -> None:
+        """Let what is open finish, for so many seconds; then break it off. No new connection may come meanwhile."""
+        self.draining = True
+        for endpoint in self._endpoints.values():
+            endpoint.retire()
+        for client in list(self.clients):
+            client.drain()
+        for tunnel in list(self.tunnels):
+            tunnel.going_away()
+        deadline = self._loop.time() + seconds
+        while (self.clients or self.tunnels) and self._loop.time() < deadline:  # noqa: ASYNC110  # once in a life
+            await asyncio.sleep(0.05)
+        for client in list(self.clients):
+            client.abort()
+        for tunnel in list(self.tunnels):
+            tunnel.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.sleep(0)

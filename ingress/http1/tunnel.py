@@ -1,0 +1,237 @@
+"""WebSockets: the upgrade's answer is checked, then octets pass untouched in both directions.
+
+Of the frames only their boundaries are followed, and only toward the client: between two frames is the one place where
+the gateway can say that it is going away (RFC 6455 sections 5.2 and 7.4.1). Nothing is buffered, whatever their size.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+from typing import TYPE_CHECKING, cast
+
+from ingress.headers import response_head
+
+if TYPE_CHECKING:
+    from ingress.head import Fields, ResponseHead
+    from ingress.http1.client import Client
+    from ingress.http1.core import Gateway
+    from ingress.http1.endpoint import Endpoint
+    from ingress.http1.upstream import Upstream
+
+_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+_GOING_AWAY = b"\x88\x02\x03\xe9"
+"""A close frame with status 1001."""
+_UPGRADED = b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
+
+CLOSING_SECONDS = 2
+"""How long a client may take to answer the gateway's close frame."""
+HALF_CLOSED_SECONDS = 30
+"""How long one direction may go on, quietly, after the other has ended."""
+
+
+def accepts(asked: Fields, answer: ResponseHead) -> bool:
+    """Is this 101 the right answer to that opening (RFC 6455 section 4.1)? A wrong one is not relayed."""
+    key = asked.all(b"sec-websocket-key")
+    accept = answer.fields.all(b"sec-websocket-accept")
+    upgrade = answer.fields.all(b"upgrade")
+    if len(key) != 1 or len(accept) != 1 or len(upgrade) != 1 or answer.version != 11:
+        return False
+    digest = base64.b64encode(hashlib.sha1(key[0] + _GUID, usedforsecurity=False).digest())
+    return (
+        hmac.compare_digest(digest, accept[0])
+        and upgrade[0].lower() == b"websocket"
+        and b"upgrade" in answer.fields.tokens(b"connection")
+    )
+
+
+class Boundaries:
+    """Follows frame boundaries through a stream of octets, however it is cut."""
+
+    __slots__ = ("_head", "_left", "lost")
+
+    def __init__(self) -> None:
+        self._left = 0
+        self._head = b""
+        self.lost = False
+        """The stream isn't frames as a server sends them; where one ends is not known any more."""
+
+    def feed(self, data: bytes) -> None:
+        """Pass over these octets."""
+        left = self._left
+        size = len(data)
+        if left >= size:
+            self._left = left - size
+            return
+        if self.lost:
+            return
+        at = left
+        if self._head:
+            data = self._head + data[at:]
+            size = len(data)
+            at = 0
+        while at < size:
+            if size - at < 2:
+                break
+            length = data[at + 1]
+            if length > 127:  # masked: a server must not (section 5.1)
+                self.lost = True
+                return
+            if length < 126:
+                at += 2 + length
+                continue
+            wide = 2 if length == 126 else 8
+            if size - at < 2 + wide:
+                break
+            at += 2 + wide + int.from_bytes(data[at + 2 : at + 2 + wide])
+        if at >= size:
+            self._left = at - size
+            self._head = b""
+        else:
+            self._left = 0
+            self._head = data[at:]
+
+    @property
+    def between(self) -> bool:
+        """Is this the place between two frames?"""
+        return not (self._left or self._head or self.lost)
+
+
+class Tunnel:
+    """Two connections, joined."""
+
+    __slots__ = ("boundaries", "client", "closing", "core", "endpoint", "port", "quiet", "renew", "sandbox", "uri")
+
+    def __init__(self, core: Gateway, endpoint: Endpoint, client: Client, upstream: Upstream) -> None:
+        self.core = core
+        self.endpoint = endpoint
+        self.quiet = 0
+        self.closing = 0
+        self.boundaries = Boundaries()
+        self.renew = client.admission.renew
+        self.uri = client.admission.request_uri
+        self.client = Side(self, client.transport)
+        self.sandbox = SandboxSide(self, upstream.transport)
+        self.client.peer = self.sandbox
+        self.sandbox.peer = self.client
+
+    def tick(self) -> None:
+        """A second has passed."""
+        client, sandbox = self.client, self.sandbox
+        if self.closing:
+            self.closing += 1
+            if self.closing > CLOSING_SECONDS:
+                self.close()
+            return
+        if client.moved or sandbox.moved:
+            client.moved = sandbox.moved = False
+            self.quiet = 0
+            renewer = self.core.renewer
+            if renewer is not None and self.renew:
+                renewer.note(self.endpoint.sandbox.id, self.endpoint.route_port, self.uri)
+            return
+        self.quiet += 1
+        limit = self.core.limits.tunnel_timeout
+        if (limit and self.quiet > limit) or ((client.ended or sandbox.ended) and self.quiet > HALF_CLOSED_SECONDS):
+            self.going_away()
+
+    def going_away(self) -> None:
+        """End it, with a close frame where the gateway may speak."""
+        if self.closing:
+            return
+        if self.boundaries.between and not self.sandbox.ended:
+            self.closing = 1
+            self.client.transport.write(_GOING_AWAY)
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """End both sides; what is written already still leaves."""
+        self.client.transport.close()
+        self.sandbox.transport.close()
+
+    def ended(self) -> None:
+        """One side is gone; called for each, counted once."""
+        core = self.core
+        if self in core.tunnels:
+            core.tunnels.discard(self)
+            core.stats.tunnels -= 1
+            self.endpoint.load.connections -= 1
+
+
+class Side(asyncio.Protocol):
+    """One end of a tunnel: what it reads is written to its peer."""
+
+    __slots__ = ("ended", "moved", "peer", "transport", "tunnel")
+
+    def __init__(self, tunnel: Tunnel, transport: asyncio.Transport) -> None:
+        self.tunnel = tunnel
+        self.transport = transport
+        self.peer: Side = self
+        self.moved = True
+        self.ended = False
+
+    def data_received(self, data: bytes) -> None:
+        self.moved = True
+        self.peer.transport.write(data)
+
+    def eof_received(self) -> bool:
+        self.ended = True
+        peer = self.peer
+        if peer.ended or not peer.transport.can_write_eof() or not self.transport.can_write_eof():
+            self.tunnel.close()
+            return False
+        peer.transport.write_eof()
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.ended = True
+        peer = self.peer
+        if exc is None:
+            peer.transport.close()
+        else:
+            peer.transport.abort()
+        self.tunnel.ended()
+
+    def pause_writing(self) -> None:
+        self.peer.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self.moved = True
+        self.peer.transport.resume_reading()
+
+
+class SandboxSide(Side):
+    """The sandbox's end: what it sends is followed, so that one knows where a frame ends."""
+
+    __slots__ = ()
+
+    def data_received(self, data: bytes) -> None:
+        self.moved = True
+        tunnel = self.tunnel
+        if tunnel.closing:
+            return  # nothing follows a close frame (section 5.5.1)
+        tunnel.boundaries.feed(data)
+        self.peer.transport.write(data)
+
+
+def open_tunnel(client: Client, upstream: Upstream, answer: ResponseHead, early: bytes, rest: bytes) -> None:
+    """Relay the 101 and join the connections. early: what the client sent before it; rest: the sandbox behind it."""
+    core = client.core
+    endpoint = upstream.endpoint
+    head = response_head(answer, 0, True, 11, client.rewriter(), _UPGRADED + client.admission.set_cookie)
+    tunnel = Tunnel(core, endpoint, client, upstream)
+    core.tunnels.add(tunnel)
+    core.stats.tunnels += 1
+    core.stats.tunnels_total += 1
+    tunnel.boundaries.feed(rest)
+    client.transport.set_protocol(tunnel.client)
+    upstream.transport.set_protocol(tunnel.sandbox)
+    client.transport.write(head + rest)
+    if early:
+        upstream.transport.write(early)
+    client.transport.resume_reading()
+    upstream.transport.resume_reading()
+    upstream.transport = cast("asyncio.Transport", None)

@@ -1,0 +1,282 @@
+"""The sandbox's side of the data path: one connection, one answer at a time, read as strictly as a request.
+
+An upstream is not trusted: an answer that breaks its own framing reaches the client as a connection that breaks, never
+as a clean answer, and the connection is not used again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+from ingress.body import BadBody, ChunkedReader, framed, last_chunk
+from ingress.head import CHUNKED, UNTIL_CLOSE, BadHead, ResponseHead, read_response
+from ingress.headers import REWRITTEN, crossing_trailers, keeps_alive, response_head
+
+if TYPE_CHECKING:
+    from ingress.http1.client import Client
+    from ingress.http1.endpoint import Endpoint
+
+IDLE, HEAD, LENGTH, CHUNKS, CLOSE, DONE = range(6)
+"""Between answers; reading a head; a body of known length; chunks; a body until close; finished, whatever comes."""
+
+_INTERIM_LIMIT = 16
+"""Interim (1xx) answers to one request."""
+
+
+class Upstream(asyncio.Protocol):
+    """A connection to a sandbox. `client` is whom it works for, None while idle."""
+
+    __slots__ = (
+        "_answer",
+        "_answer_keep",
+        "_answer_length",
+        "_answer_raw",
+        "_answer_status",
+        "_buffer",
+        "_chunks",
+        "_interim",
+        "_keep",
+        "_left",
+        "_plain",
+        "client",
+        "endpoint",
+        "idle_since",
+        "served",
+        "state",
+        "transport",
+        "write_paused",
+    )
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.transport: asyncio.Transport = cast("asyncio.Transport", None)
+        self.client: Client | None = None
+        self.state = IDLE
+        self.served = 0
+        self.idle_since = 0.0
+        self.write_paused = False
+        self._buffer = b""
+        self._left = 0
+        self._chunks: ChunkedReader | None = None
+        self._interim = 0
+        self._keep = False
+        self._plain = False
+        # The last plain answer's head as it came and as it went: an application that answers the same way again,
+        # which polling and benchmarks both do, is not parsed again.
+        self._answer_raw = b""
+        self._answer = b""
+        self._answer_length = 0
+        self._answer_status = 0
+        self._answer_keep = False
+
+    # asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        self.transport.set_write_buffer_limits(high=self.endpoint.core.limits.buffer_bytes)
+
+    def data_received(self, data: bytes) -> None:
+        client = self.client
+        if client is None:
+            self._buffer = b""
+            self.close()  # nobody asked: what comes can't be an answer
+            return
+        client.moved = True
+        state = self.state
+        if state == HEAD:
+            if self._buffer:
+                data = self._buffer + data
+            self._head(client, data)
+        elif state == LENGTH:
+            left = self._left - len(data)
+            if left > 0:
+                self._left = left
+                client.send(data)
+            elif left == 0:
+                client.send(data)
+                self._finish(client, self._keep)
+            else:
+                client.send(data[:left])
+                self._finish(client, False)
+        elif state == CHUNKS:
+            self._chunked(client, data)
+        elif state == CLOSE:
+            client.send(framed([data]) if not self._plain else data)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        endpoint = self.endpoint
+        endpoint.load.connections -= 1
+        client, self.client = self.client, None
+        if client is None:
+            if self.state == IDLE and self in endpoint.idle:
+                endpoint.idle.remove(self)
+            return
+        if self.state == CLOSE and exc is None:
+            if not self._plain:
+                client.send(last_chunk([]))
+            self.state = DONE
+            client.answered()
+            return
+        started, self.state = self.state, DONE
+        endpoint.core.stats.upstream_error("reset" if exc is not None else "truncated")
+        client.upstream_lost(self, started == HEAD and not self._buffer and not self._interim)
+
+    def pause_writing(self) -> None:
+        self.write_paused = True
+        if self.client is not None:
+            self.client.pause_reading()
+
+    def resume_writing(self) -> None:
+        self.write_paused = False
+        if self.client is not None:
+            self.client.resume_reading()
+
+    # the client's side
+
+    def begin(self, client: Client, request: bytes) -> None:
+        """Send a request's head, with what there is of its body, and expect its answer."""
+        self.client = client
+        self.state = HEAD
+        self.served += 1
+        self._interim = 0
+        self.transport.write(request)
+
+    def close(self) -> None:
+        """Give the connection up, whatever it is doing. Its client, if it has one, is told nothing."""
+        self.client = None
+        self.state = DONE
+        self.transport.abort()
+
+    # reading
+
+    def _head(self, client: Client, data: bytes) -> None:
+        end = data.find(b"\r\n\r\n") + 4
+        if end < 4:
+            if len(data) > self.endpoint.core.limits.head_bytes:
+                self._lie(client, "its response head is too long")
+                return
+            self._buffer = data
+            return
+        self._buffer = b""
+        plain = client.plain
+        if plain and data.startswith(self._answer_raw) and len(self._answer_raw) == end:
+            length = self._answer_length
+            head = self._answer
+            client.status = self._answer_status
+            self._keep = self._answer_keep
+        else:
+            raw = data[:end]
+            try:
+                answer = read_response(raw)
+                if len(answer.fields.items) > self.endpoint.core.limits.head_fields:
+                    raise BadHead("too many fields")
+            except BadHead as fault:
+                self._lie(client, str(fault))
+                return
+            if answer.status < 200:
+                self._interim_answer(client, answer, data[end:])
+                return
+            client.status = answer.status
+            length = self._length(client, answer)
+            head = self._render(client, answer, length)
+            if plain and length >= 0 and not client.closing and REWRITTEN.isdisjoint(answer.fields.values):
+                self._answer_raw, self._answer, self._answer_length = raw, head, length
+                self._answer_status, self._answer_keep = answer.status, self._keep
+        if length >= 0:
+            have = len(data) - end
+            if have == length:
+                client.send(head + data[end:] if length else head)
+                self._finish(client, self._keep)
+            elif have < length:
+                self._left = length - have
+                self.state = LENGTH
+                client.send(head + data[end:] if have else head)
+            else:
+                client.send(head + data[end : end + length])
+                self._finish(client, False)  # junk behind the answer
+            return
+        rest = data[end:]
+        self._plain = client.version == 10
+        if length == CHUNKED:
+            self._chunks = ChunkedReader()
+            self.state = CHUNKS
+            client.send(head)
+            if rest:
+                self._chunked(client, rest)
+        else:
+            self.state = CLOSE
+            client.send(head + (framed([rest]) if rest and not self._plain else rest))
+
+    def _length(self, client: Client, answer: ResponseHead) -> int:
+        """The body's length that counts here; sets whether the connection can be used again."""
+        self._keep = keeps_alive(answer.fields, answer.version) and answer.length != UNTIL_CLOSE
+        if client.head_only or answer.status in (204, 304):
+            self._keep = keeps_alive(answer.fields, answer.version)
+            return 0
+        return answer.length
+
+    def _render(self, client: Client, answer: ResponseHead, length: int) -> bytes:
+        shown = CHUNKED if length < 0 and client.version == 11 else length
+        if client.head_only and answer.length == CHUNKED and client.version == 11:
+            shown = CHUNKED
+        if length < 0 and client.version == 10:
+            client.closing = True  # the end of the connection is the end of the body
+        return response_head(
+            answer, shown, client.may_keep(), client.version, client.rewriter(), client.admission.set_cookie
+        )
+
+    def _interim_answer(self, client: Client, answer: ResponseHead, rest: bytes) -> None:
+        if answer.status == 101:
+            if client.switch(self, answer, rest):
+                return
+            self._lie(client, "it switched protocols without being asked, or not as asked")
+            return
+        self._interim += 1
+        if self._interim > _INTERIM_LIMIT:
+            self._lie(client, "it sent interim answers without end")
+            return
+        if client.version == 11:
+            client.send(response_head(answer, 0, True, 11, None, b""))
+        if rest:
+            self._head(client, rest)
+
+    def _chunked(self, client: Client, data: bytes) -> None:
+        chunks = cast("ChunkedReader", self._chunks)
+        try:
+            pieces = chunks.feed(data)
+        except BadBody as fault:
+            self._lie(client, str(fault))
+            return
+        if not chunks.done:
+            if pieces:
+                client.send(b"".join(pieces) if self._plain else framed(pieces))
+            return
+        out = b"".join(pieces) if self._plain else framed(pieces)
+        if not self._plain:
+            out += last_chunk(crossing_trailers(chunks.trailers, self.endpoint.core.stripped))
+        self._chunks = None
+        if out:
+            client.send(out)
+        self._finish(client, self._keep and not chunks.rest)
+
+    def _finish(self, client: Client, keep: bool) -> None:
+        """The answer is whole. The connection goes back to the pool where it may; then the client goes on."""
+        self.client = None
+        if keep and client.request_sent():
+            self.state = IDLE
+            # A client that reads slowly may have paused us: an idle connection that isn't read never notices its end.
+            if client.write_paused:
+                self.transport.resume_reading()
+            self.endpoint.give_back(self)
+        else:
+            self.close()
+        client.answered()
+
+    def _lie(self, client: Client, what: str) -> None:
+        self.endpoint.core.stats.upstream_error("protocol")
+        self.close()
+        client.upstream_lied(what)
