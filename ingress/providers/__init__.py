@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from ingress.providers.base import Provider, Say
+    from ingress.providers.kubeconfig import Access
     from ingress.routes import Routes
 
 TYPES = ("static", "docker", "batchsandbox", "agent-sandbox")
@@ -46,4 +47,31 @@ def build(provider_type: str, settings: ProviderSettings, routes: Routes, say: S
         from ingress.providers.static import DEFAULT_PATHS, StaticProvider
 
         return StaticProvider((settings.routes_file,) if settings.routes_file else DEFAULT_PATHS, routes, say)
+    if provider_type in ("batchsandbox", "agent-sandbox"):
+        return _kubernetes(provider_type, settings, routes, say)
     raise ProviderError(f"unknown provider type {provider_type!r}; known are {', '.join(TYPES)}")
+
+
+def _kubernetes(provider_type: str, settings: ProviderSettings, routes: Routes, say: Say) -> Provider:
+    import os
+
+    from ingress.providers.kubeconfig import ConfigFault, load
+    from ingress.providers.kubernetes import KubernetesProvider
+
+    def access() -> Access:
+        return load(settings.kubeconfig, settings.kube_context, os.environ)
+
+    try:
+        first = access()
+    except ConfigFault as error:
+        raise ProviderError(str(error)) from None
+    if first.insecure:
+        say("warn", f"{first.source}: insecure-skip-tls-verify: whoever sits between may name any sandbox's address")
+    if provider_type == "batchsandbox":
+        from ingress.providers.batchsandbox import BATCHSANDBOX as KIND
+    else:
+        from ingress.providers.agentsandbox import AGENT_SANDBOX as KIND
+        from ingress.providers.agentsandbox import candidates
+
+        routes.candidates = candidates
+    return KubernetesProvider(KIND, access, routes, say, namespaces=settings.namespaces, keep=settings.keep)

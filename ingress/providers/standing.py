@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ingress.providers.base import Say
-    from ingress.routes import Routes
 
 
 class Backoff:
@@ -21,7 +20,7 @@ class Backoff:
     Chance keeps a fleet of gateways from knocking at a server that has just come back all at the same moment.
     """
 
-    def __init__(self, first: float = 0.1, most: float = 5.0, chance: Callable[[], float] = random.random) -> None:
+    def __init__(self, first: float = 0.1, most: float = 4.0, chance: Callable[[], float] = random.random) -> None:
         self._first = first
         self._most = most
         self._chance = chance
@@ -38,52 +37,51 @@ class Backoff:
 
 
 class Standing:
-    """Keeps a provider's health, says each change of it once, and lets the routes go when nobody vouches for them.
+    """Keeps a source's health, says each change of it once, and decides when its last word has held long enough.
 
     keep: seconds for which the routes hold without their source, 0 for good. now: monotonic seconds.
+    count: how many sandboxes there are, for the words.
     """
 
     def __init__(
-        self, routes: Routes, say: Say, source: str, keep: float, now: Callable[[], float] = time.monotonic
+        self, say: Say, source: str, keep: float, count: Callable[[], int], now: Callable[[], float] = time.monotonic
     ) -> None:
-        self._routes = routes
         self._say = say
         self._source = source
         self._keep = keep
+        self._count = count
         self._now = now
         self._loaded = False
         self._words = ""
         self._since: float | None = None
-        self._dropped = False
+        self._expired = False
 
     def good(self) -> None:
         """The table is as the source says."""
-        was, self._words, self._since = self._words, "", None
-        if not self._loaded or was:
-            count = len(self._routes)
-            verb = "followed again" if self._loaded else "followed"
-            self._say("info", f"{self._source}: {verb}, {count} sandbox{'' if count == 1 else 'es'}")
-        self._loaded = True
-        self._dropped = False
+        if not self._loaded or self._words:
+            again = " again" if self._loaded else ""
+            count = self._count()
+            self._say("info", f"{self._source}: followed{again}, {count} sandbox{'' if count == 1 else 'es'}")
+        self._loaded, self._words, self._since, self._expired = True, "", None, False
 
-    def bad(self, words: str) -> None:
-        """The source can't be followed just now. To be called at each try that fails."""
+    def bad(self, words: str) -> bool:
+        """The source can't be followed just now; to be called at each try that fails. True: its routes are to go."""
         now = self._now()
         if self._since is None:
             self._since = now
-        if self._keep and now - self._since >= self._keep and not self._dropped:
-            self._dropped = True
-            self._routes.replace(())
-            self._say("error", f"{self._source}: gone for {self._keep:g} s, its routes are dropped")
         if words != self._words:
             self._words = words
             self._say("warn", f"{self._source}: {words}; {self._rest()}")
+        if not self._keep or now - self._since < self._keep or self._expired or not self._loaded:
+            return False
+        self._expired = True
+        self._say("error", f"{self._source}: lost for {self._keep:g} s: its routes are dropped")
+        return True
 
     def _rest(self) -> str:
-        return f"the last routes go on ({len(self._routes)})" if len(self._routes) else "there are no routes"
+        count = self._count()
+        return f"the last routes go on ({count})" if count else "there are no routes"
 
     def health(self) -> Health:
         """At once."""
-        if not self._words:
-            return Health(self._loaded, "", self._source)
-        return Health(self._loaded, f"{self._words}; {self._rest()}", self._source)
+        return Health(self._loaded, f"{self._words}; {self._rest()}" if self._words else "", self._source)
