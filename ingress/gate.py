@@ -1,0 +1,546 @@
+"""Who is let in where: the brain of one request. Synchronous, memory only, no I/O; the time is an argument.
+
+    head -> route (400) -> sandbox (404) -> ready (503) -> port (404) -> access (401, 429, 503) -> Admission
+
+What a connection was once told it is told again without a second look: the answer is kept with its header section
+(`Fields.memo`) for the routes, keys and client it was found with, a minute at most. A look at a token or a signature
+costs the throttle's leave; what was found right before needs none.
+"""
+
+from __future__ import annotations
+
+import hmac
+from math import inf
+from typing import TYPE_CHECKING, NamedTuple
+
+from ingress import browser
+from ingress.access import ACCESS_HEADER, KeyRing, token_equals
+from ingress.agentwire import AGENT_HEADERS, AgentRoute, read_agent_route
+from ingress.refusal import Refusal
+from ingress.routes import Ambiguous, Sandbox
+from ingress.routing import (
+    RENEW_HEADER,
+    ROUTING_HEADERS,
+    Authority,
+    Route,
+    authority_and_target,
+    by_header,
+    by_host,
+    by_path,
+    inner_target,
+    no_route,
+    signed_part,
+)
+
+if TYPE_CHECKING:
+    from ingress.head import Fields, RequestHead
+    from ingress.routes import Routes
+    from ingress.throttle import Throttle
+
+AGENT = "agent-sandbox"
+STRIPPED = frozenset((*ROUTING_HEADERS, RENEW_HEADER, ACCESS_HEADER))
+"""Request headers, in lower case, that never reach a sandbox."""
+AGENT_STRIPPED = STRIPPED | AGENT_HEADERS | {b"authorization"}
+"""The same where agent-sandbox's wire is spoken: there Authorization is for the gateway."""
+
+REMEMBERED = 60.0
+"""Seconds for which an answer is kept; then the proof is noted anew as recent."""
+_STATUS = (b"/status.ok", b"/healthz")
+
+
+class GateSettings(NamedTuple):
+    """What the operator chose."""
+
+    mode: frozenset[str] = frozenset(("header", "host"))
+    """Of header, host and uri, as many as wanted; or agent-sandbox alone."""
+    status_ok: bool = True
+    """Answer /status.ok here where no route claims it."""
+    route_cookie: bool = False
+    """In uri mode: a cookie that finds the sandbox for an application's absolute links."""
+    router_token: str = ""
+    """agent-sandbox: the bearer token that callers need; "": none, on purpose."""
+    router_timeout: float = 180.0
+    """agent-sandbox: the most seconds a caller may ask for."""
+
+
+class Admission(NamedTuple):
+    """A request that may go on."""
+
+    sandbox: Sandbox
+    port: int
+    target: bytes
+    """What to ask the sandbox for, in origin-form or `*`: the octets after the prefix, unchanged; never empty."""
+    prefix: bytes
+    """Path mode: the public prefix that was taken off, such as /box/8080 or /box/8080/1abc/deadbeefk; else b""."""
+    set_cookie: bytes
+    """Further lines for the response's head, each `Name: value\\r\\n`, or b""."""
+    renew: bool
+    """False where the client sent `OpenSandbox-Access-Renew: skip`."""
+    request_uri: str
+    """For the renew intent: the inner path without its query in uri mode, else ""."""
+    authority: bytes
+    """The Host to show the application; b"": as the client sent it."""
+    timeout: float = 0.0
+    """agent-sandbox: seconds the caller gives this request; 0: no word of it."""
+
+
+class Reply(NamedTuple):
+    """An answer of the gateway's own that is no refusal. `headers`: lines `Name: value\\r\\n`, no Content-Length."""
+
+    status: int
+    headers: bytes
+    body: bytes
+
+
+class _Seen:
+    """What a header section led to."""
+
+    __slots__ = (
+        "admission", "authority", "client", "document", "entry", "generation", "keys", "port", "prefix", "proof",
+        "proven", "renew", "signable", "target", "until",
+    )  # fmt: skip
+
+    admission: Admission
+    target: bytes
+    authority: bytes
+    client: str
+    document: bool  # may set the route cookie
+    entry: Sandbox
+    generation: int
+    keys: KeyRing
+    port: int
+    prefix: bytes
+    proof: float  # until when the proof of access is good
+    proven: tuple[str, str]  # expiry and signature of the route, ("", "") without
+    renew: bool
+    signable: bool  # what follows the prefix could be a signature
+    until: float
+
+
+class Gate:
+    """Decides every request of a worker. `keys` may be set to a new ring at any time."""
+
+    def __init__(self, settings: GateSettings, routes: Routes, keys: KeyRing, throttle: Throttle) -> None:
+        self.settings = settings
+        self.keys = keys
+        self.stripped = AGENT_STRIPPED if AGENT in settings.mode else STRIPPED
+        self._routes = routes
+        self._throttle = throttle
+
+    def admit(self, head: RequestHead, client: str, secure: bool, now: float) -> Admission | Reply:
+        """Let a request in, answer it, or raise Refusal.
+
+        client: its address in text; secure: it came by TLS, to us or to a proxy that is trusted; now: Unix seconds.
+        """
+        seen: _Seen | None = head.fields.memo.get("gate")
+        if (
+            seen is not None
+            and seen.generation == self._routes.generation
+            and now < seen.until
+            and seen.client == client
+            and seen.keys is self.keys
+        ):
+            target = head.target
+            if target == seen.target:
+                return seen.admission
+            again = self._again(seen, target, head)
+            if again is not None:
+                seen.target = target
+                seen.admission = again
+                return again
+        return self._decide(head, client, secure, now)
+
+    def _again(self, seen: _Seen, target: bytes, head: RequestHead) -> Admission | None:
+        """Another target with a header section that is known; None where it has to be looked at as a whole."""
+        prefix = seen.prefix
+        uri = ""
+        if prefix:
+            if not target.startswith(prefix):
+                return None
+            inner = target[len(prefix) :]
+            if not inner.startswith(b"/"):
+                if inner and not inner.startswith(b"?"):
+                    return None
+                inner = b"/" + inner
+            if seen.signable and signed_part(target, len(prefix)) is not None:
+                return None
+            uri = inner.partition(b"?")[0].decode("latin-1")
+        else:
+            if not target.startswith(b"/"):
+                return None
+            inner = target
+        if inner.startswith(browser.ENTER) or (seen.document and head.method == b"GET"):
+            return None
+        return Admission(seen.entry, seen.port, inner, prefix, b"", seen.renew, uri, seen.authority)
+
+    def _decide(self, head: RequestHead, client: str, secure: bool, now: float) -> Admission | Reply:
+        authority, target = authority_and_target(head)
+        mode = self.settings.mode
+        if AGENT in mode:
+            return self._agent(head, authority, target, client, now)
+        fields = head.fields
+        route = by_header(fields) if "header" in mode else None
+        if route is None and "host" in mode:
+            route = by_host(authority)
+        prefix, cut = b"", True
+        if route is None and "uri" in mode:
+            route, prefix, cut = self._by_path(fields, authority, target)
+        if route is None:
+            if self.settings.status_ok and head.method in (b"GET", b"HEAD") and _path(target) == _STATUS[0]:
+                return Reply(200, b"Content-Type: text/plain\r\n", b"OK")
+            raise no_route(mode)
+        sandbox = self._find(route, client, now)
+        needs = bool(sandbox.token.strip())
+        if needs and prefix and cut:
+            part = signed_part(target, len(prefix))
+            if part is not None:
+                route = route._replace(expires=part[0], signature=part[1])
+                prefix = target[: part[2]]
+        inner = inner_target(target, len(prefix)) if prefix and cut else target
+        if browser.is_enter(inner):
+            return self._enter(head, sandbox, route, inner, _clean(route) if prefix else b"", client, secure, now)
+        proof = self._access(head, sandbox, route, authority, client, now) if needs else inf
+        if self.settings.route_cookie and prefix and cut and browser.is_document(head):
+            set_cookie = browser.route_cookie(route, fields, secure)
+        else:
+            set_cookie = b""
+        admission = Admission(
+            sandbox,
+            route.port,
+            inner,
+            prefix,
+            set_cookie,
+            _renews(fields),
+            _path(inner).decode("latin-1") if prefix else "",
+            _shown(sandbox, head, authority),
+        )
+        if cut and target is head.target and target.startswith(b"/"):
+            self._remember(fields, admission, target, route, client, now, proof, authority)
+        return admission
+
+    def _by_path(self, fields: Fields, authority: Authority, target: bytes) -> tuple[Route | None, bytes, bool]:
+        """Route, prefix and whether the prefix is in the target, by path or by the page that a request comes from."""
+        found = by_path(target)
+        if found is not None and (not self.settings.route_cookie or self._routes.find(found[0].sandbox) is not None):
+            return found[0], target[: found[1]], True
+        if self.settings.route_cookie and target.startswith(b"/"):
+            route = browser.pages_route(fields, authority)
+            if route is not None and self._routes.find(route.sandbox) is not None:
+                return route, _clean(route), False
+        return (found[0], target[: found[1]], True) if found is not None else (None, b"", True)
+
+    def _find(self, route: Route, client: str, now: float) -> Sandbox:
+        entry = self._routes.find(route.sandbox)
+        if entry is None:
+            self._missed(client, now)
+            raise Refusal(
+                404,
+                "unknown_sandbox",
+                "there is no sandbox of this name (any more); check the spelling, upper and lower case count",
+                sandbox=route.sandbox,
+            )
+        if isinstance(entry, Ambiguous):
+            raise _ambiguous(entry, route.sandbox)
+        return self._usable(entry, route.port, client, now)
+
+    def _usable(self, entry: Sandbox, port: int, client: str, now: float) -> Sandbox:
+        if not entry.ready:
+            self._hide(entry, client, now)
+            why = f": {entry.reason}" if entry.reason else ""
+            raise Refusal(503, "not_ready", f"the sandbox is not ready{why}", sandbox=entry.id, retry_after=1)
+        if entry.ports is not None and port not in entry.ports:
+            self._missed(client, now)
+            listed = ", ".join(map(str, sorted(entry.ports)[:20])) or "none"
+            raise Refusal(
+                404,
+                "unknown_port",
+                f"port {port} of this sandbox is not to be reached from outside; these are: {listed}",
+                sandbox=entry.id,
+            )
+        return entry
+
+    def _missed(self, client: str, now: float) -> None:
+        """Count a 404, and don't tell any more where there were too many."""
+        if not self._throttle.may_miss(client, now):
+            raise _throttled()
+        self._throttle.missed(client, now)
+
+    def _hide(self, sandbox: Sandbox, client: str, now: float) -> None:
+        """To an address that has asked for too many names, a guarded sandbox looks as one that isn't there."""
+        if sandbox.token.strip() and not self._throttle.may_miss(client, now):
+            raise _throttled(sandbox.id)
+
+    def _access(
+        self, head: RequestHead, sandbox: Sandbox, route: Route, authority: Authority, client: str, now: float
+    ) -> float:
+        """Until when this request's proof of access is good; Refusal without one."""
+        seen: _Seen | None = head.fields.memo.get("gate")
+        name = _name(sandbox)
+        if (
+            seen is not None
+            and seen.client == client
+            and seen.keys is self.keys
+            and seen.port == route.port
+            and seen.proven == (route.expires, route.signature)
+            and now < seen.proof
+            and seen.entry == sandbox
+        ):
+            self._throttle.succeeded(client, name, now)
+            return seen.proof
+        proof = self._prove(head, sandbox, route, authority, client, now)
+        if proof is None:
+            self._hide(sandbox, client, now)
+            raise _denied(sandbox)
+        self._throttle.succeeded(client, name, now)
+        return proof
+
+    def _prove(
+        self, head: RequestHead, sandbox: Sandbox, route: Route, authority: Authority, client: str, now: float
+    ) -> float | None:
+        throttle = self._throttle
+        sent = head.fields.values.get(ACCESS_HEADER)
+        if sent is not None:
+            self._may_look(sandbox, client, now)
+            if len(sent) == 1 and token_equals(sent[0], sandbox.token):
+                return inf
+            throttle.failed(client, now)
+            return None
+        offered = browser.cookies(head.fields, browser.ACCESS_COOKIE) if b"cookie" in head.fields.values else []
+        if offered and self.keys and browser.may_use_cookie(head, authority):
+            self._may_look(sandbox, client, now)
+            for value in offered:
+                until = browser.cookie_until(self.keys, value, route.sandbox, route.port, sandbox.token, now)
+                if until is not None:
+                    return until + 1.0
+            if not route.signature:
+                throttle.failed(client, now)
+        return self._signed(sandbox, route.sandbox, route.port, route.expires, route.signature, client, now)
+
+    def _signed(
+        self, sandbox: Sandbox, asked: str, port: int, expires: str, signature: str, client: str, now: float
+    ) -> float | None:
+        """Until when a signature lets in; None where it doesn't. `asked`: the id as the route wrote it."""
+        if not signature:
+            return None
+        if not self.keys:
+            self._hide(sandbox, client, now)
+            raise Refusal(
+                503,
+                "access_not_configured",
+                "this gateway has no keys to verify signed routes with: its operator sets --secure-access-keys; "
+                "the token in OpenSandbox-Secure-Access works without",
+                sandbox=sandbox.id,
+            )
+        throttle, name = self._throttle, _name(sandbox)
+        self._may_look(sandbox, client, now)
+        if not throttle.may_look_at_signature(client, name, now):
+            raise _throttled(sandbox.id)
+        if self.keys.verify(asked, port, expires, signature, now) and not throttle.spent(
+            browser.used_up(asked, port, expires, signature)
+        ):
+            return int(expires, 36) + 1.0
+        throttle.failed_signature(client, name, now)
+        return None
+
+    def _may_look(self, sandbox: Sandbox, client: str, now: float) -> None:
+        if not self._throttle.may_look(client, now):
+            raise _throttled(sandbox.id)
+
+    def _enter(
+        self,
+        head: RequestHead,
+        sandbox: Sandbox,
+        route: Route,
+        inner: bytes,
+        prefix: bytes,
+        client: str,
+        secure: bool,
+        now: float,
+    ) -> Reply:
+        """Exchange a signed link for a cookie."""
+        if head.method != b"GET":
+            raise Refusal(
+                405, "method_not_allowed", "this link is for GET", sandbox=sandbox.id, headers=b"Allow: GET\r\n"
+            )
+        link = browser.parse_link(inner)
+        value = ""
+        if sandbox.token.strip():
+            value = self._exchange(sandbox, route, link, client, now)
+            if not value and not self._holds_cookie(head, sandbox, route, now):
+                self._hide(sandbox, client, now)
+                raise _denied(sandbox)
+        lines = browser.entered(link, value, prefix, wide=self.settings.route_cookie, secure=secure, now=now)
+        return Reply(303, lines, b"You are in; the page is at %b%b\n" % (prefix, link.to))
+
+    def _exchange(self, sandbox: Sandbox, route: Route, link: browser.Link, client: str, now: float) -> str:
+        """The cookie for a good link, "" for any other."""
+        until = self._signed(sandbox, route.sandbox, route.port, link.expires, link.signature or "-", client, now)
+        if until is None:
+            return ""
+        name = browser.used_up(route.sandbox, route.port, link.expires, link.signature)
+        expires = int(link.expires, 36)
+        first = self._throttle.spend(name, expires, now)
+        if first is None:
+            raise Refusal(503, "busy", "too many links at once; try again", sandbox=sandbox.id, retry_after=1)
+        if not first:
+            return ""
+        self._throttle.succeeded(client, _name(sandbox), now)
+        return browser.cookie_value(self.keys, link.signature[8], route.sandbox, route.port, expires, sandbox.token)
+
+    def _holds_cookie(self, head: RequestHead, sandbox: Sandbox, route: Route, now: float) -> bool:
+        """Somebody who goes back to the link that let him in."""
+        return any(
+            browser.cookie_until(self.keys, value, route.sandbox, route.port, sandbox.token, now) is not None
+            for value in browser.cookies(head.fields, browser.ACCESS_COOKIE)
+        )
+
+    def _remember(
+        self,
+        fields: Fields,
+        admission: Admission,
+        target: bytes,
+        route: Route,
+        client: str,
+        now: float,
+        proof: float,
+        authority: Authority,
+    ) -> None:
+        """Keep this answer with the header section, where every method may have it."""
+        needs = proof != inf or bool(admission.sandbox.token.strip())
+        if needs and ACCESS_HEADER not in fields.values and browser.from_here(fields, authority) is False:
+            return  # a cookie may have spoken, and for another method it must not
+        seen = _Seen()
+        seen.admission = admission
+        seen.target = b"" if admission.set_cookie else target
+        seen.authority = admission.authority
+        seen.client = client
+        seen.document = self.settings.route_cookie and bool(admission.prefix)
+        seen.entry = admission.sandbox
+        seen.generation = self._routes.generation
+        seen.keys = self.keys
+        seen.port = admission.port
+        seen.prefix = admission.prefix
+        seen.proof = proof
+        seen.proven = (route.expires, route.signature)
+        seen.renew = admission.renew
+        seen.signable = needs and not route.signature
+        seen.until = min(proof, now + REMEMBERED)
+        fields.memo["gate"] = seen
+
+    # -- the wire of Kubernetes agent-sandbox's router ----------------------------------------------------------------
+
+    def _agent(
+        self, head: RequestHead, authority: Authority, target: bytes, client: str, now: float
+    ) -> Admission | Reply:
+        fields = head.fields
+        if head.method in (b"GET", b"HEAD") and _path(target) in _STATUS and b"x-sandbox-id" not in fields.values:
+            if _path(target) == _STATUS[1]:
+                return Reply(200, b"Content-Type: application/json\r\n", b'{"status":"ok"}')
+            if self.settings.status_ok:
+                return Reply(200, b"Content-Type: text/plain\r\n", b"OK")
+        if self.settings.router_token:
+            self._router(fields, client, now)
+        asked = read_agent_route(fields, self.settings.router_timeout)
+        entry = self._routes.find_in(asked.namespace, asked.sandbox)
+        if entry is None:
+            self._missed(client, now)
+            raise Refusal(
+                404,
+                "unknown_sandbox",
+                f"there is no sandbox of this name in namespace {asked.namespace}",
+                sandbox=asked.sandbox,
+            )
+        sandbox = _chosen(self._usable(entry, asked.port, client, now), asked)
+        if sandbox.token.strip():
+            self._access(head, sandbox, Route(asked.sandbox, asked.port), authority, client, now)
+        shown = _shown(sandbox, head, authority) or _host_and_port(sandbox.host, asked.port)
+        return Admission(sandbox, asked.port, target, b"", b"", _renews(fields), "", shown, asked.timeout)
+
+    def _router(self, fields: Fields, client: str, now: float) -> None:
+        """The bearer token of the router's callers."""
+        sent = fields.values.get(b"authorization", [])
+        scheme, _, token = sent[0].partition(b" ") if len(sent) == 1 else (b"", b"", b"")
+        if token:
+            if not self._throttle.may_look(client, now):
+                raise _throttled()
+            wanted = self.settings.router_token.encode()
+            if hmac.compare_digest(token.strip(b" "), wanted) and scheme.lower() == b"bearer":
+                return
+            self._throttle.failed(client, now)
+        raise Refusal(
+            401,
+            "access_denied",
+            "this router needs its token: send `Authorization: Bearer <token>`",
+            headers=b"WWW-Authenticate: Bearer\r\n",
+        )
+
+
+def _chosen(sandbox: Sandbox, asked: AgentRoute) -> Sandbox:
+    """The sandbox at the address that the caller chose among its own."""
+    if not asked.address or asked.address == sandbox.host:
+        return sandbox
+    if asked.address not in sandbox.addresses:
+        raise Refusal(
+            400, "bad_route", "X-Sandbox-Pod-IP is no address of this sandbox; leave it out", sandbox=sandbox.id
+        )
+    return sandbox._replace(host=asked.address)
+
+
+def _host_and_port(host: str, port: int) -> bytes:
+    return (f"[{host}]:{port}" if ":" in host else f"{host}:{port}").encode()
+
+
+def _name(sandbox: Sandbox) -> str:
+    """How the throttle knows it, whatever it was called in the request."""
+    return f"{sandbox.namespace}/{sandbox.id}"
+
+
+def _clean(route: Route) -> bytes:
+    """The unsigned prefix of a route."""
+    return f"/{route.sandbox}/{route.port}".encode()
+
+
+def _path(target: bytes) -> bytes:
+    return target.partition(b"?")[0]
+
+
+def _renews(fields: Fields) -> bool:
+    values = fields.values.get(RENEW_HEADER)
+    return values is None or b"skip" not in [value.lower() for value in values]
+
+
+def _shown(sandbox: Sandbox, head: RequestHead, authority: Authority) -> bytes:
+    """The Host to show: the sandbox's own setting; the URL's authority where the request had no Host."""
+    if sandbox.upstream_host:
+        return sandbox.upstream_host.encode()
+    if head.fields.get(b"host") is None and authority.host:
+        return authority.host if authority.port is None else b"%b:%d" % (authority.host, authority.port)
+    return b""
+
+
+def _ambiguous(entry: Ambiguous, asked: str) -> Refusal:
+    where = ", ".join(entry.where[:10])
+    return Refusal(
+        502, "ambiguous_sandbox", f"more than one sandbox has this name: {where}; rename all but one", sandbox=asked
+    )
+
+
+def _denied(sandbox: Sandbox) -> Refusal:
+    return Refusal(
+        401,
+        "access_denied",
+        "this sandbox needs access: send its token as OpenSandbox-Secure-Access, or use a signed route that is right "
+        "and has not expired",
+        sandbox=sandbox.id,
+        headers=b"WWW-Authenticate: OpenSandbox\r\n",
+    )
+
+
+def _throttled(sandbox: str = "") -> Refusal:
+    return Refusal(
+        429,
+        "throttled",
+        "too many requests that were wrong from this address, or for this sandbox; try again in a second",
+        sandbox=sandbox,
+        retry_after=1,
+    )
