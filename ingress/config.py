@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ingress.flags import ConfigError, Reader, safe, truth, whole
 from ingress.limits import Limits
-from ingress.settings import FLAGS, LEVELS, MODES, PROVIDERS
+from ingress.providers import TYPES, ProviderSettings
+from ingress.settings import FLAGS, LEVELS, MODES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,12 +55,7 @@ class Config(NamedTuple):
     trusted_proxies: tuple[Network, ...]
     handover: str
     provider_type: str
-    routes: str
-    docker_host: str
-    docker_network: str
-    kubeconfig: str
-    kube_context: str
-    watch_namespaces: tuple[str, ...]
+    provider: ProviderSettings
     allow_target: tuple[Network, ...]
     upstream_host: str
     route_cookie: bool
@@ -95,7 +91,7 @@ def from_args(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
     port = read.integer("port", 0, 65535) if ways or read.given("port") else 8080
     admin_port = _admin_port(read, port)
     host = read.address("host")
-    provider = read.choice("provider-type", PROVIDERS)
+    provider = read.choice("provider-type", TYPES)
     if agent is not None and not read.given("provider-type"):
         provider = "agent-sandbox"
     if read.given("routes") and provider != "static":
@@ -123,12 +119,16 @@ def from_args(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
         trusted_proxies=read.networks("trusted-proxies"),
         handover=_socket_path(read),
         provider_type=provider,
-        routes=read.path("routes"),
-        docker_host=read.text("docker-host"),
-        docker_network=read.text("docker-network"),
-        kubeconfig=read.path("kubeconfig"),
-        kube_context=read.text("kube-context"),
-        watch_namespaces=_namespaces(read),
+        provider=ProviderSettings(
+            routes_file=read.path("routes"),
+            docker_host=read.text("docker-host"),
+            docker_network=read.text("docker-network"),
+            docker_published=read.address("docker-published") if read.given("docker-published") else "",
+            kubeconfig=read.path("kubeconfig"),
+            kube_context=read.text("kube-context"),
+            namespaces=_namespaces(read),
+            keep=read.duration("keep-routes", 0, 365 * _DAY),
+        ),
         allow_target=read.networks("allow-target"),
         upstream_host=_upstream_host(read),
         route_cookie=read.boolean("route-cookie"),

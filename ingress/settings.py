@@ -6,7 +6,6 @@ from ingress.flags import Flag
 from ingress.limits import Limits
 
 MODES = ("header", "host", "uri", "header+uri", "host+uri", "agent-sandbox")
-PROVIDERS = ("static", "docker", "batchsandbox", "agent-sandbox")
 LEVELS = ("debug", "info", "warn", "error")
 
 _LISTENING = (
@@ -39,9 +38,11 @@ _ROUTING = (
         ("DOCKER_HOST",),
     ),
     Flag("docker-network", "NAME", "", "docker: the network whose addresses are used where a container has several"),
+    Flag("docker-published", "ADDRESS", "", "docker: reach containers by their published ports, at this address"),
     Flag("kubeconfig", "FILE", "", "Kubernetes from outside a cluster; without it in-cluster", ("KUBECONFIG",)),
     Flag("kube-context", "NAME", "", "the context in it; without it the current one"),
     Flag("watch-namespaces", "NAME,...", "", "Kubernetes: only these namespaces; without it all"),
+    Flag("keep-routes", "TIME", "1d", "how long the last routes go on when their source is gone; 0: for good"),
     Flag("namespace", "NAME", "", "accepted for OpenSandbox's sake and ignored: all namespaces are watched"),
     Flag(
         "allow-target",
