@@ -45,16 +45,13 @@ def test_defaults() -> None:
 
 def test_the_existing_gateways_flags_in_go_style() -> None:
     config = read(
-        "-port", "8080", "-mode=uri", "--provider-type", "batchsandbox", "-log-level=DEBUG", "-namespace=opensandbox",
-        "-renew-intent-enabled", "--renew-intent-redis-dsn=redis://:secret@redis:6379/1", "-renew-intent-queue-key", "k",
+        "-port", "8080", "-mode=uri", "--provider-type", "batchsandbox", "-log-level=DEBUG",
+        "-namespace=opensandbox", "-renew-intent-enabled",
+        "--renew-intent-redis-dsn=redis://:secret@redis:6379/1", "-renew-intent-queue-key", "k",
         "-renew-intent-queue-max-len=10", "-renew-intent-min-interval", "30", "-secure-access-keys", "a=QUJD,b=REVG",
     )  # fmt: skip
-    assert (config.port, config.ways, config.provider_type, config.log_level) == (
-        8080,
-        {"uri"},
-        "batchsandbox",
-        "debug",
-    )
+    assert (config.port, config.provider_type, config.log_level) == (8080, "batchsandbox", "debug")
+    assert config.ways == {"uri"}
     assert (config.renew_enabled, config.renew_dsn) == (True, "redis://:secret@redis:6379/1")
     assert (config.renew_key, config.renew_max_len, config.renew_interval) == ("k", 10, 30.0)
     assert config.secure_access_keys == "a=QUJD,b=REVG"
