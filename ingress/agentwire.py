@@ -11,6 +11,7 @@ from policies.address import AddressError, format_address, parse_address
 
 if TYPE_CHECKING:
     from ingress.head import Fields
+    from ingress.routes import Sandbox
 
 AGENT_HEADERS = frozenset(
     (b"x-sandbox-id", b"x-sandbox-namespace", b"x-sandbox-port", b"x-sandbox-timeout", b"x-sandbox-pod-ip")
@@ -53,6 +54,20 @@ def read_agent_route(fields: Fields, most: float) -> AgentRoute:
     return AgentRoute(
         sandbox.decode(), namespace.decode(), int(port), _timeout(fields, most), _address(address) if address else ""
     )
+
+
+def at_address(sandbox: Sandbox, address: str) -> Sandbox:
+    """The sandbox at the address that the caller chose among its own; 400 where it is none of them."""
+    if not address or address == sandbox.host:
+        return sandbox
+    if address not in sandbox.addresses:
+        raise _bad("X-Sandbox-Pod-IP is no address of this sandbox; leave it out")
+    return sandbox._replace(host=address)
+
+
+def host_and_port(host: str, port: int) -> bytes:
+    """What the application is shown as Host: where it is, and nothing of the caller's."""
+    return (f"[{host}]:{port}" if ":" in host else f"{host}:{port}").encode()
 
 
 def _once(fields: Fields, name: bytes) -> bytes | None:

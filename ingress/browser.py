@@ -21,7 +21,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from ingress.access import KeyRing, from_base36, is_signature, to_base36
+from ingress.access import KeyRing, from_base36
 from ingress.refusal import Refusal
 from ingress.routing import Authority, Route, by_path, parse_authority, signed_part
 
@@ -60,7 +60,7 @@ def is_enter(target: bytes) -> bool:
 
 
 def parse_link(target: bytes) -> Link:
-    """An enter link's inner target. 400 for what no signer writes; whether the signature has a shape is seen later."""
+    """An enter link's inner target. 400 for what no signer writes; a signature is looked at later."""
     values: dict[bytes, bytes] = {}
     for part in target.partition(b"?")[2].split(b"&"):
         name, _, value = part.partition(b"=")
@@ -72,7 +72,8 @@ def parse_link(target: bytes) -> Link:
         raise _bad_link("`to` is not an absolute path inside this sandbox, such as /docs?page=1")
     if b"e" not in values or b"s" not in values:
         raise _bad_link("e (expiry) and s (signature) are missing")
-    return Link(values[b"e"].decode("latin-1"), values[b"s"].decode("latin-1"), to)
+    # What has no signature's shape is a wrong one, and is answered as such.
+    return Link(values[b"e"].decode("latin-1"), values[b"s"].decode("latin-1") or "-", to)
 
 
 def _bad_link(what: str) -> Refusal:
@@ -87,14 +88,17 @@ def is_inner(path: bytes) -> bool:
     return not any(_DOTS.fullmatch(segment) for segment in segments)
 
 
-def used_up(sandbox: str, port: int, expires: str, signature: str) -> bytes:
-    """How a signature that was exchanged is remembered. The key's id is left out: either key may have made it."""
-    return f"{sandbox}\n{port}\n{expires}\n{signature}".encode()
+def used_up(route: Route) -> bytes:
+    """How a signature that was exchanged is remembered."""
+    return f"{route.sandbox}\n{route.port}\n{route.expires}\n{route.signature}".encode()
 
 
-def cookie_value(ring: KeyRing, key_id: str, sandbox: str, port: int, expires: int, token: str) -> str:
-    """The value of an access cookie; `expires` in Unix seconds. KeyError for an id that is not there."""
-    return f"v1.{to_base36(expires)}.{key_id}.{_mac(ring.secret(key_id) or b'', sandbox, port, expires, token)}"
+def cookie_value(ring: KeyRing, route: Route, token: str) -> str:
+    """The cookie that a verified route is exchanged for: by the same key, until the same second."""
+    key_id = route.signature[8]
+    expires = int(route.expires, 36)
+    mac = _mac(ring.secret(key_id) or b"", route.sandbox, route.port, expires, token)
+    return f"v1.{route.expires}.{key_id}.{mac}"
 
 
 def _mac(secret: bytes, sandbox: str, port: int, expires: int, token: str) -> str:
@@ -212,8 +216,3 @@ def pages_route(fields: Fields, authority: Authority) -> Route | None:
         if found is not None and found[1] == len(value) + 1:
             return found[0]
     return None
-
-
-def well_formed(link: Link) -> bool:
-    """Have expiry and signature a shape."""
-    return from_base36(link.expires) is not None and is_signature(link.signature)

@@ -9,13 +9,13 @@ costs the throttle's leave; what was found right before needs none.
 
 from __future__ import annotations
 
-import hmac
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from ingress import browser
-from ingress.access import ACCESS_HEADER, KeyRing, token_equals
-from ingress.agentwire import AGENT_HEADERS, AgentRoute, read_agent_route
+from ingress.access import ACCESS_HEADER, KeyRing
+from ingress.agentwire import AGENT_HEADERS, at_address, host_and_port, read_agent_route
+from ingress.door import Door
 from ingress.refusal import Refusal
 from ingress.routes import Ambiguous, Sandbox
 from ingress.routing import (
@@ -118,14 +118,23 @@ class _Seen:
 
 
 class Gate:
-    """Decides every request of a worker. `keys` may be set to a new ring at any time."""
+    """Decides every request of a worker."""
 
     def __init__(self, settings: GateSettings, routes: Routes, keys: KeyRing, throttle: Throttle) -> None:
         self.settings = settings
-        self.keys = keys
         self.stripped = AGENT_STRIPPED if AGENT in settings.mode else STRIPPED
         self._routes = routes
-        self._throttle = throttle
+        self._keys = keys
+        self._door = Door(keys, throttle)
+
+    @property
+    def keys(self) -> KeyRing:
+        """The keys that signed routes are verified with; set a new ring to rotate them."""
+        return self._keys
+
+    @keys.setter
+    def keys(self, ring: KeyRing) -> None:
+        self._keys = self._door.keys = ring
 
     def admit(self, head: RequestHead, client: str, secure: bool, now: float) -> Admission | Reply:
         """Let a request in, answer it, or raise Refusal.
@@ -138,7 +147,7 @@ class Gate:
             and seen.generation == self._routes.generation
             and now < seen.until
             and seen.client == client
-            and seen.keys is self.keys
+            and seen.keys is self._keys
         ):
             target = head.target
             if target == seen.target:
@@ -198,7 +207,7 @@ class Gate:
                 prefix = target[: part[2]]
         inner = inner_target(target, len(prefix)) if prefix and cut else target
         if browser.is_enter(inner):
-            return self._enter(head, sandbox, route, inner, _clean(route) if prefix else b"", client, secure, now)
+            return self._enter(head, sandbox, route, inner, bool(prefix), client, secure, now)
         proof = self._access(head, sandbox, route, authority, client, now) if needs else inf
         if self.settings.route_cookie and prefix and cut and browser.is_document(head):
             set_cookie = browser.route_cookie(route, fields, secure)
@@ -232,24 +241,19 @@ class Gate:
     def _find(self, route: Route, client: str, now: float) -> Sandbox:
         entry = self._routes.find(route.sandbox)
         if entry is None:
-            self._missed(client, now)
-            raise Refusal(
-                404,
-                "unknown_sandbox",
-                "there is no sandbox of this name (any more); check the spelling, upper and lower case count",
-                sandbox=route.sandbox,
-            )
+            self._door.missed(client, now)
+            raise _unknown("there is no sandbox of this name; it may have ended, and case counts", route.sandbox)
         if isinstance(entry, Ambiguous):
             raise _ambiguous(entry, route.sandbox)
         return self._usable(entry, route.port, client, now)
 
     def _usable(self, entry: Sandbox, port: int, client: str, now: float) -> Sandbox:
         if not entry.ready:
-            self._hide(entry, client, now)
+            self._door.hide(entry, client, now)
             why = f": {entry.reason}" if entry.reason else ""
             raise Refusal(503, "not_ready", f"the sandbox is not ready{why}", sandbox=entry.id, retry_after=1)
         if entry.ports is not None and port not in entry.ports:
-            self._missed(client, now)
+            self._door.missed(client, now)
             listed = ", ".join(map(str, sorted(entry.ports)[:20])) or "none"
             raise Refusal(
                 404,
@@ -259,92 +263,23 @@ class Gate:
             )
         return entry
 
-    def _missed(self, client: str, now: float) -> None:
-        """Count a 404, and don't tell any more where there were too many."""
-        if not self._throttle.may_miss(client, now):
-            raise _throttled()
-        self._throttle.missed(client, now)
-
-    def _hide(self, sandbox: Sandbox, client: str, now: float) -> None:
-        """To an address that has asked for too many names, a guarded sandbox looks as one that isn't there."""
-        if sandbox.token.strip() and not self._throttle.may_miss(client, now):
-            raise _throttled(sandbox.id)
-
     def _access(
         self, head: RequestHead, sandbox: Sandbox, route: Route, authority: Authority, client: str, now: float
     ) -> float:
-        """Until when this request's proof of access is good; Refusal without one."""
+        """Until when this request's proof of access is good. What was looked at before is not looked at again."""
         seen: _Seen | None = head.fields.memo.get("gate")
-        name = _name(sandbox)
         if (
             seen is not None
             and seen.client == client
-            and seen.keys is self.keys
+            and seen.keys is self._keys
             and seen.port == route.port
             and seen.proven == (route.expires, route.signature)
             and now < seen.proof
             and seen.entry == sandbox
         ):
-            self._throttle.succeeded(client, name, now)
+            self._door.note(sandbox, client, now)
             return seen.proof
-        proof = self._prove(head, sandbox, route, authority, client, now)
-        if proof is None:
-            self._hide(sandbox, client, now)
-            raise _denied(sandbox)
-        self._throttle.succeeded(client, name, now)
-        return proof
-
-    def _prove(
-        self, head: RequestHead, sandbox: Sandbox, route: Route, authority: Authority, client: str, now: float
-    ) -> float | None:
-        throttle = self._throttle
-        sent = head.fields.values.get(ACCESS_HEADER)
-        if sent is not None:
-            self._may_look(sandbox, client, now)
-            if len(sent) == 1 and token_equals(sent[0], sandbox.token):
-                return inf
-            throttle.failed(client, now)
-            return None
-        offered = browser.cookies(head.fields, browser.ACCESS_COOKIE) if b"cookie" in head.fields.values else []
-        if offered and self.keys and browser.may_use_cookie(head, authority):
-            self._may_look(sandbox, client, now)
-            for value in offered:
-                until = browser.cookie_until(self.keys, value, route.sandbox, route.port, sandbox.token, now)
-                if until is not None:
-                    return until + 1.0
-            if not route.signature:
-                throttle.failed(client, now)
-        return self._signed(sandbox, route.sandbox, route.port, route.expires, route.signature, client, now)
-
-    def _signed(
-        self, sandbox: Sandbox, asked: str, port: int, expires: str, signature: str, client: str, now: float
-    ) -> float | None:
-        """Until when a signature lets in; None where it doesn't. `asked`: the id as the route wrote it."""
-        if not signature:
-            return None
-        if not self.keys:
-            self._hide(sandbox, client, now)
-            raise Refusal(
-                503,
-                "access_not_configured",
-                "this gateway has no keys to verify signed routes with: its operator sets --secure-access-keys; "
-                "the token in OpenSandbox-Secure-Access works without",
-                sandbox=sandbox.id,
-            )
-        throttle, name = self._throttle, _name(sandbox)
-        self._may_look(sandbox, client, now)
-        if not throttle.may_look_at_signature(client, name, now):
-            raise _throttled(sandbox.id)
-        if self.keys.verify(asked, port, expires, signature, now) and not throttle.spent(
-            browser.used_up(asked, port, expires, signature)
-        ):
-            return int(expires, 36) + 1.0
-        throttle.failed_signature(client, name, now)
-        return None
-
-    def _may_look(self, sandbox: Sandbox, client: str, now: float) -> None:
-        if not self._throttle.may_look(client, now):
-            raise _throttled(sandbox.id)
+        return self._door.prove(head, sandbox, route, authority, client, now)
 
     def _enter(
         self,
@@ -352,47 +287,24 @@ class Gate:
         sandbox: Sandbox,
         route: Route,
         inner: bytes,
-        prefix: bytes,
+        prefixed: bool,
         client: str,
         secure: bool,
         now: float,
     ) -> Reply:
-        """Exchange a signed link for a cookie."""
+        """Exchange a signed link for a cookie, and go on to the clean URL."""
         if head.method != b"GET":
             raise Refusal(
                 405, "method_not_allowed", "this link is for GET", sandbox=sandbox.id, headers=b"Allow: GET\r\n"
             )
         link = browser.parse_link(inner)
-        value = ""
+        prefix = _clean(route) if prefixed else b""
+        cookie = ""
         if sandbox.token.strip():
-            value = self._exchange(sandbox, route, link, client, now)
-            if not value and not self._holds_cookie(head, sandbox, route, now):
-                self._hide(sandbox, client, now)
-                raise _denied(sandbox)
-        lines = browser.entered(link, value, prefix, wide=self.settings.route_cookie, secure=secure, now=now)
+            route = route._replace(expires=link.expires, signature=link.signature)
+            cookie = self._door.exchange(head, sandbox, route, client, now)
+        lines = browser.entered(link, cookie, prefix, wide=self.settings.route_cookie, secure=secure, now=now)
         return Reply(303, lines, b"You are in; the page is at %b%b\n" % (prefix, link.to))
-
-    def _exchange(self, sandbox: Sandbox, route: Route, link: browser.Link, client: str, now: float) -> str:
-        """The cookie for a good link, "" for any other."""
-        until = self._signed(sandbox, route.sandbox, route.port, link.expires, link.signature or "-", client, now)
-        if until is None:
-            return ""
-        name = browser.used_up(route.sandbox, route.port, link.expires, link.signature)
-        expires = int(link.expires, 36)
-        first = self._throttle.spend(name, expires, now)
-        if first is None:
-            raise Refusal(503, "busy", "too many links at once; try again", sandbox=sandbox.id, retry_after=1)
-        if not first:
-            return ""
-        self._throttle.succeeded(client, _name(sandbox), now)
-        return browser.cookie_value(self.keys, link.signature[8], route.sandbox, route.port, expires, sandbox.token)
-
-    def _holds_cookie(self, head: RequestHead, sandbox: Sandbox, route: Route, now: float) -> bool:
-        """Somebody who goes back to the link that let him in."""
-        return any(
-            browser.cookie_until(self.keys, value, route.sandbox, route.port, sandbox.token, now) is not None
-            for value in browser.cookies(head.fields, browser.ACCESS_COOKIE)
-        )
 
     def _remember(
         self,
@@ -417,7 +329,7 @@ class Gate:
         seen.document = self.settings.route_cookie and bool(admission.prefix)
         seen.entry = admission.sandbox
         seen.generation = self._routes.generation
-        seen.keys = self.keys
+        seen.keys = self._keys
         seen.port = admission.port
         seen.prefix = admission.prefix
         seen.proof = proof
@@ -439,60 +351,17 @@ class Gate:
             if self.settings.status_ok:
                 return Reply(200, b"Content-Type: text/plain\r\n", b"OK")
         if self.settings.router_token:
-            self._router(fields, client, now)
+            self._door.bearer(fields, self.settings.router_token, client, now)
         asked = read_agent_route(fields, self.settings.router_timeout)
         entry = self._routes.find_in(asked.namespace, asked.sandbox)
         if entry is None:
-            self._missed(client, now)
-            raise Refusal(
-                404,
-                "unknown_sandbox",
-                f"there is no sandbox of this name in namespace {asked.namespace}",
-                sandbox=asked.sandbox,
-            )
-        sandbox = _chosen(self._usable(entry, asked.port, client, now), asked)
+            self._door.missed(client, now)
+            raise _unknown(f"there is no sandbox of this name in namespace {asked.namespace}", asked.sandbox)
+        sandbox = at_address(self._usable(entry, asked.port, client, now), asked.address)
         if sandbox.token.strip():
             self._access(head, sandbox, Route(asked.sandbox, asked.port), authority, client, now)
-        shown = _shown(sandbox, head, authority) or _host_and_port(sandbox.host, asked.port)
+        shown = _shown(sandbox, head, authority) or host_and_port(sandbox.host, asked.port)
         return Admission(sandbox, asked.port, target, b"", b"", _renews(fields), "", shown, asked.timeout)
-
-    def _router(self, fields: Fields, client: str, now: float) -> None:
-        """The bearer token of the router's callers."""
-        sent = fields.values.get(b"authorization", [])
-        scheme, _, token = sent[0].partition(b" ") if len(sent) == 1 else (b"", b"", b"")
-        if token:
-            if not self._throttle.may_look(client, now):
-                raise _throttled()
-            wanted = self.settings.router_token.encode()
-            if hmac.compare_digest(token.strip(b" "), wanted) and scheme.lower() == b"bearer":
-                return
-            self._throttle.failed(client, now)
-        raise Refusal(
-            401,
-            "access_denied",
-            "this router needs its token: send `Authorization: Bearer <token>`",
-            headers=b"WWW-Authenticate: Bearer\r\n",
-        )
-
-
-def _chosen(sandbox: Sandbox, asked: AgentRoute) -> Sandbox:
-    """The sandbox at the address that the caller chose among its own."""
-    if not asked.address or asked.address == sandbox.host:
-        return sandbox
-    if asked.address not in sandbox.addresses:
-        raise Refusal(
-            400, "bad_route", "X-Sandbox-Pod-IP is no address of this sandbox; leave it out", sandbox=sandbox.id
-        )
-    return sandbox._replace(host=asked.address)
-
-
-def _host_and_port(host: str, port: int) -> bytes:
-    return (f"[{host}]:{port}" if ":" in host else f"{host}:{port}").encode()
-
-
-def _name(sandbox: Sandbox) -> str:
-    """How the throttle knows it, whatever it was called in the request."""
-    return f"{sandbox.namespace}/{sandbox.id}"
 
 
 def _clean(route: Route) -> bytes:
@@ -518,29 +387,12 @@ def _shown(sandbox: Sandbox, head: RequestHead, authority: Authority) -> bytes:
     return b""
 
 
+def _unknown(message: str, asked: str) -> Refusal:
+    return Refusal(404, "unknown_sandbox", message, sandbox=asked)
+
+
 def _ambiguous(entry: Ambiguous, asked: str) -> Refusal:
     where = ", ".join(entry.where[:10])
     return Refusal(
         502, "ambiguous_sandbox", f"more than one sandbox has this name: {where}; rename all but one", sandbox=asked
-    )
-
-
-def _denied(sandbox: Sandbox) -> Refusal:
-    return Refusal(
-        401,
-        "access_denied",
-        "this sandbox needs access: send its token as OpenSandbox-Secure-Access, or use a signed route that is right "
-        "and has not expired",
-        sandbox=sandbox.id,
-        headers=b"WWW-Authenticate: OpenSandbox\r\n",
-    )
-
-
-def _throttled(sandbox: str = "") -> Refusal:
-    return Refusal(
-        429,
-        "throttled",
-        "too many requests that were wrong from this address, or for this sandbox; try again in a second",
-        sandbox=sandbox,
-        retry_after=1,
     )
