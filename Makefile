@@ -8,7 +8,7 @@ CODE := $(wildcard policies egress ingress lab demo bench tests)
 # How many times the ordinary number of examples `make fuzz` tries.
 FUZZ ?= 50
 
-.PHONY: help setup demo test lint pure real blackbox image fuzz bench-dns format lock clean
+.PHONY: help setup demo test lint pure real blackbox image fuzz bench-dns bench-http format lock clean
 
 help:
 	@echo "Sallyport: the guarded door of a sandbox."
@@ -24,6 +24,7 @@ help:
 	@echo "  make image       build the image and run it, with a Docker daemon of its own; root"
 	@echo "  make fuzz        the property tests, FUZZ=$(FUZZ) times as many examples"
 	@echo "  make bench-dns   measure against dnsmasq and unbound; root, minutes; writes into docs/"
+	@echo "  make bench-http  measure the gateway against nginx, haproxy, Go, Node and Python proxies; minutes; writes into docs/"
 	@echo "  make format      let ruff set the code"
 	@echo "  make lock        resolve requirements/*.lock anew (make lock UPGRADE=--upgrade for the newest)"
 	@echo "  make clean       remove .venv and every cache"
@@ -57,6 +58,9 @@ fuzz: setup
 
 bench-dns: setup
 	@$(PYTHON_VENV) -m bench.dns
+
+bench-http: setup
+	@$(PYTHON_VENV) -m bench.http
 
 format: setup
 	@$(PYTHON_VENV) -m ruff check --fix --quiet $(CODE) || true

@@ -1,0 +1,177 @@
+"""One run: who takes part, how much of everything, the rounds, and what was found."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from bench.report import Goal, middle, ratios
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from bench.http.contender import Contender
+    from bench.http.load import Burst, Spread
+    from bench.http.peers import Peers
+    from bench.http.place import Place
+
+OURS = "sallyport"
+
+
+class Size(NamedTuple):
+    """How much of everything."""
+
+    rounds: int
+    wrk: int  # whole seconds of one burst of small answers
+    short: float  # seconds of everything else
+    most: int  # messages or requests one at a time
+    connections: tuple[int, ...]  # of small answers, besides one at a time
+    messages: int  # tunnels with a message under way each
+    tunnels: int  # that do nothing
+    loaded: int  # whole seconds of load until memory is read
+    limit: float  # seconds for all; rounds that would go beyond are left out
+
+
+FULL = Size(
+    rounds=5, wrk=1, short=0.4, most=4000, connections=(32, 256), messages=64, tunnels=1000, loaded=3, limit=360
+)
+QUICK = Size(rounds=1, wrk=1, short=0.2, most=1500, connections=(32, 256), messages=64, tunnels=400, loaded=1, limit=60)
+DRY = Size(rounds=1, wrk=1, short=0.02, most=10, connections=(32,), messages=8, tunnels=20, loaded=1, limit=30)
+"""Enough to see that all of it runs."""
+
+
+class Row:
+    """One contender and what was measured, by cell, all rounds."""
+
+    def __init__(self, contender: Contender) -> None:
+        self.contender = contender
+        self.bursts: dict[str, list[Burst]] = {}
+        self.spreads: dict[str, list[Spread]] = {}
+
+    @property
+    def name(self) -> str:
+        return self.contender.name
+
+    def rates(self, cell: str) -> list[float]:
+        return [burst.rate for burst in self.bursts.get(cell, ())]
+
+    def cpus(self, cell: str) -> list[float]:
+        return [burst.cpu for burst in self.bursts.get(cell, ())]
+
+    def p50s(self, cell: str) -> list[float]:
+        return [one.p50 for one in (*self.spreads.get(cell, ()), *self.bursts.get(cell, ()))]
+
+    def p99s(self, cell: str) -> list[float]:
+        return [one.p99 for one in (*self.spreads.get(cell, ()), *self.bursts.get(cell, ()))]
+
+
+class Run:
+    """The contenders that start, the sections of the report, the goals."""
+
+    def __init__(self, place: Place, size: Size, kinds: Sequence[type[Contender]], peers: Peers) -> None:
+        self.place = place
+        self.size = size
+        self.peers = peers
+        self.sections: list[str] = []
+        self.goals: list[Goal] = []
+        self.absent: dict[str, str] = {}  # contender to reason
+        self.began = time.monotonic()
+        self.contenders: list[Contender] = []
+        for kind in kinds:
+            why = next((peers.why[need] for need in kind.needs if need in peers.why), "")
+            if why:
+                self.leave_out(kind.name, why)
+            else:
+                self.contenders.append(kind(place, peers))
+
+    def say(self, what: str) -> None:
+        print(f"[{time.monotonic() - self.began:5.1f} s] {what}", flush=True)
+
+    def leave_out(self, name: str, why: str) -> None:
+        self.absent.setdefault(name, why)
+        self.say(f"without {name}: {why}")
+
+    def section(self, title: str, *parts: str) -> None:
+        text = f"## {title}\n\n" + "\n\n".join(part for part in parts if part)
+        self.sections.append(text)
+        print("\n" + text + "\n", flush=True)
+
+    def started(self, wanted: Callable[[Contender], bool]) -> list[Row]:
+        """A row for each contender that is wanted and starts."""
+        rows = []
+        for contender in list(self.contenders):
+            if wanted(contender) and (contender.program is not None or self.start(contender)):
+                rows.append(Row(contender))
+        return rows
+
+    def start(self, contender: Contender) -> bool:
+        """A fresh life; one that does not start takes no further part, and the report says why."""
+        try:
+            contender.start()
+        except (OSError, RuntimeError) as error:
+            contender.stop()
+            self.contenders.remove(contender)
+            self.leave_out(contender.name, f"it does not start: {error}")
+            return False
+        return True
+
+    def stop(self) -> None:
+        for contender in self.contenders:
+            contender.stop()
+
+    def rounds(self, what: str, rows: list[Row], measure: Callable[[Row], str], share: float) -> None:
+        """Everybody once, then everybody again. `share`: of the run's time that may be used up after the last round."""
+        longest = 0.0
+        for turn in range(self.size.rounds):
+            begin = time.monotonic()
+            if turn and begin - self.began + longest > share * self.size.limit:
+                self.say(f"{what}: {turn} rounds instead of {self.size.rounds}, time is up")
+                return
+            for row in list(rows):
+                try:
+                    found = measure(row)
+                except (OSError, RuntimeError) as error:
+                    rows.remove(row)
+                    self.leave_out(f"{row.name} ({what})", str(error))
+                    continue
+                self.say(f"{what}, round {turn + 1} of {self.size.rounds}: {row.name}: {found}")
+                row.contender.settle()
+            longest = max(longest, time.monotonic() - begin)
+
+
+def row_of(rows: Iterable[Row], key: str) -> Row | None:
+    return next((row for row in rows if row.contender.key == key), None)
+
+
+def faster(ours: Row | None, other: Row, cell: str) -> str:
+    """`x1.2 (1.1..1.3)`, or nothing to say."""
+    if ours is None or ours is other:
+        return ""
+    return "x" + middle(ratios(ours.rates(cell), other.rates(cell)), 2)
+
+
+def roomier(ours: Row | None, other: Row, cell: str) -> str:
+    """The other's processor time for each, divided by ours."""
+    if ours is None or ours is other or not any(other.cpus(cell)):
+        return ""
+    return "x" + middle(ratios(other.cpus(cell), ours.cpus(cell)), 2)
+
+
+def carried(ours: Row, other: Row, cell: str) -> tuple[float, str]:
+    """The smaller of two readings, at the median: by count, and by processor time for each.
+
+    They part where the load's core cannot keep the contender's busy: then the count flatters the slower one.
+    """
+    by_count = ratios(ours.rates(cell), other.rates(cell))
+    by_cpu = ratios(other.cpus(cell), ours.cpus(cell))
+    return (
+        min(statistics.median(by_count), statistics.median(by_cpu)),
+        f"{middle(by_count, 2)}x by count, {middle(by_cpu, 2)}x by CPU",
+    )
+
+
+def slower(ours: Row, other: Row, cell: str) -> tuple[float, str]:
+    """Our p50 divided by theirs."""
+    found = ratios(ours.p50s(cell), other.p50s(cell))
+    return statistics.median(found), f"{middle(found, 2)}x"
