@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from bench.http.place import Place
 
 OURS = "sallyport"
+BUSY = 0.9  # share of its core from which on a contender was the limit itself
 
 
 class Size(NamedTuple):
@@ -159,16 +160,17 @@ def roomier(ours: Row | None, other: Row, cell: str) -> str:
 
 
 def carried(ours: Row, other: Row, cell: str) -> tuple[float, str]:
-    """The smaller of two readings, at the median: by count, and by processor time for each.
+    """Two readings at the median, by count and by processor time for each: the smaller one.
 
-    They part where the load's core cannot keep the contender's busy: then the count flatters the slower one.
+    They part where the load's core cannot keep a contender's busy: then the count flatters the slower of the two. Where
+    that is so for ours, the count says nothing and the processor time decides alone.
     """
     by_count = ratios(ours.rates(cell), other.rates(cell))
     by_cpu = ratios(other.cpus(cell), ours.cpus(cell))
-    return (
-        min(statistics.median(by_count), statistics.median(by_cpu)),
-        f"{middle(by_count, 2)}x by count, {middle(by_cpu, 2)}x by CPU",
-    )
+    value = statistics.median(by_cpu)
+    if statistics.median(burst.busy for burst in ours.bursts[cell]) >= BUSY:
+        value = min(value, statistics.median(by_count))
+    return value, f"{middle(by_count, 2)}x by count, {middle(by_cpu, 2)}x by CPU"
 
 
 def slower(ours: Row, other: Row, cell: str) -> tuple[float, str]:

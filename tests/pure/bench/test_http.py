@@ -32,10 +32,10 @@ def pair() -> Iterator[tuple[Connection, socket.socket]]:
         yield Connection(theirs), ours
 
 
-def row(rates: list[float], cpus: list[float]) -> Row:
+def row(rates: list[float], cpus: list[float], busy: float = 1.0) -> Row:
     contender: Any = None
     made = Row(contender)
-    made.bursts["32"] = [Burst(rate, cpu, 1.0) for rate, cpu in zip(rates, cpus, strict=True)]
+    made.bursts["32"] = [Burst(rate, cpu, busy) for rate, cpu in zip(rates, cpus, strict=True)]
     return made
 
 
@@ -68,6 +68,12 @@ def test_of_the_two_readings_the_smaller_one_counts() -> None:
     assert value == 1.5
     assert "2.00x by count" in text
     assert "1.50x by CPU" in text
+
+
+def test_a_count_that_the_load_limited_does_not_decide() -> None:
+    limited, other = row([60.0], [10.0], busy=0.8), row([50.0], [20.0])
+    assert carried(limited, other, "32")[0] == 2
+    assert carried(row([60.0], [10.0], busy=0.95), other, "32")[0] == 1.2
 
 
 def test_ratios_are_taken_round_by_round() -> None:
