@@ -70,6 +70,7 @@ class Config(NamedTuple):
     log_level: str
     access_log: bool
     access_log_sample: float
+    access_log_query: bool
     drain_delay: float
     limits: Limits
     warnings: tuple[str, ...]  # to be logged once at start
@@ -143,6 +144,7 @@ def from_args(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
         log_level=read.choice("log-level", (*LEVELS, "warning")).replace("warning", "warn"),
         access_log=read.boolean("access-log"),
         access_log_sample=read.number("access-log-sample", 0, 1),
+        access_log_query=read.boolean("access-log-query"),
         drain_delay=read.duration("drain-delay", 0, 3600),
         limits=limits,
         warnings=tuple(warnings),

@@ -34,7 +34,7 @@ class Handed(NamedTuple):
 
     main: list[socket.socket]
     admin: list[socket.socket]
-    memory: dict[str, int]  # name -> descriptor of a memory file
+    memory: dict[str, tuple[int, bytes]]  # name -> descriptor of a memory file, and what is needed to read it
 
 
 class Offer:
@@ -87,10 +87,12 @@ class Offer:
                     _unlink(path)
 
 
-def hand(peer: socket.socket, main: list[socket.socket], admin: list[socket.socket], memory: dict[str, int]) -> bool:
+def hand(peer: socket.socket, handed: Handed) -> bool:
     """Give a successor everything; False when it is gone."""
-    descriptors = [sock.fileno() for sock in (*main, *admin)] + list(memory.values())
-    greeting = {"version": VERSION, "main": len(main), "admin": len(admin), "memory": list(memory)}
+    descriptors = [sock.fileno() for sock in (*handed.main, *handed.admin)]
+    descriptors += [descriptor for descriptor, _ in handed.memory.values()]
+    notes = {name: note.hex() for name, (_, note) in handed.memory.items()}
+    greeting = {"version": VERSION, "main": len(handed.main), "admin": len(handed.admin), "memory": notes}
     try:
         peer.send(json.dumps(greeting).encode())
         for start in range(0, len(descriptors), _AT_ONCE):
@@ -193,7 +195,11 @@ def _receive(peer: socket.socket, path: str, deadline: float) -> Handed:
         for descriptor in descriptors:
             os.set_inheritable(descriptor, False)
         sockets = descriptors[: expected - len(greeting["memory"])]
-        memory = dict(zip(greeting["memory"], descriptors[len(sockets) :], strict=True))
+        notes = [(name, bytes.fromhex(note)) for name, note in greeting["memory"].items()]
+        memory = {
+            name: (descriptor, note)
+            for (name, note), descriptor in zip(notes, descriptors[len(sockets) :], strict=True)
+        }
         opened = [socket.socket(fileno=descriptor) for descriptor in sockets]
     except BaseException:
         for descriptor in descriptors:

@@ -14,7 +14,6 @@ that grows while it keeps dying.
 
 from __future__ import annotations
 
-import mmap
 import os
 import resource
 import select
@@ -54,16 +53,10 @@ class Seat(NamedTuple):
     number: int
     main: list[socket.socket]
     admin: list[socket.socket]
+    own: list[tuple[str, int]]  # where any of us listens: addresses and ports
     successor: bool  # a gateway before us still serves: listen only when there is something to serve
     started: Callable[[], None]  # to be called once, when everything listens
     signals: tuple[signal.Signals, ...]  # blocked; to be unblocked when their handlers stand
-
-
-class Memory(NamedTuple):
-    """One block of memory that all workers share."""
-
-    descriptor: int  # of a memory file, or -1 for memory without one
-    map: mmap.mmap
 
 
 class Worker:
@@ -100,10 +93,9 @@ def serve(argv: Sequence[str], environ: Mapping[str, str]) -> int:
             taken.abandon()
         print(f"ingress: {error}", file=sys.stderr, flush=True)
         return EXIT_CONFIG
-    memory = {name: _memory(name, size(count), handed.memory) for name, size in app.MEMORY.items()}
-    master = Master(config, listeners, count, offer, taken, {name: block.descriptor for name, block in memory.items()})
-    maps = {name: block.map for name, block in memory.items()}
-    return master.run(lambda seat: app.work(plan, seat, count, maps), plan.log)
+    memory = app.shared(count, handed.memory)
+    master = Master(config, listeners, count, offer, taken, app.to_hand(memory))
+    return master.run(lambda seat: app.work(plan, seat, memory), plan.log)
 
 
 def _bind(config: Config, count: int, handed: handover.Handed) -> Listeners:
@@ -119,18 +111,6 @@ def _bind(config: Config, count: int, handed: handover.Handed) -> Listeners:
     return Listeners(main, admin)
 
 
-def _memory(name: str, size: int, handed: Mapping[str, int]) -> Memory:
-    """Shared memory of `size` octets: the predecessor's where it has the same size, else fresh and zero."""
-    descriptor = handed.get(name, -1)
-    if descriptor >= 0 and os.fstat(descriptor).st_size != size:
-        os.close(descriptor)
-        descriptor = -1
-    if descriptor < 0:
-        descriptor = os.memfd_create(f"sallyport-{name}")
-        os.ftruncate(descriptor, size)
-    return Memory(descriptor, mmap.mmap(descriptor, size))
-
-
 class Master:
     """The loop that waits, and what it does about what it hears."""
 
@@ -141,7 +121,7 @@ class Master:
         count: int,
         offer: handover.Offer | None,
         claim: handover.Claim | None,
-        memory: Mapping[str, int],
+        memory: Mapping[str, tuple[int, bytes]],
     ) -> None:
         self._config = config
         self._listeners = listeners
@@ -305,13 +285,14 @@ class Master:
                 signal.signal(number, signal.SIG_IGN)
             mine = self._shares[index]
             admin = self._listeners.admin if index == 0 else []
+            own = [sock.getsockname()[:2] for sock in self._listeners.all()]
             self._close_what_others_have([*mine, *admin])
 
             def started() -> None:
                 os.write(pipe, b"1")
                 os.close(pipe)
 
-            seat = Seat(index, mine, admin, self._claim is not None and not self._ready, started, blocked)
+            seat = Seat(index, mine, admin, own, self._claim is not None and not self._ready, started, blocked)
             code = self._work(seat)
         except StartError as error:
             print(f"ingress: {error}", file=sys.stderr, flush=True)
@@ -399,7 +380,7 @@ class Master:
             return
         if self._asking is not None:
             handover.refuse(peer, "another gateway is taking over at this moment; try again when it has")
-        elif handover.hand(peer, self._listeners.main, self._listeners.admin, self._memory):
+        elif handover.hand(peer, handover.Handed(*self._listeners, self._memory)):
             self._log.info("another gateway asks for the sockets; serving until it is ready")
             self._asking = peer
         else:

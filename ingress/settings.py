@@ -74,6 +74,7 @@ _LOGS = (
     Flag("log-level", "LEVEL", "info", "debug, info, warn or error"),
     Flag("access-log", "", "", "a line for each request"),
     Flag("access-log-sample", "SHARE", "1", "which share of them, 0 to 1; errors of the gateway's own always"),
+    Flag("access-log-query", "", "", "with the query of each request, which may hold secrets of the application"),
 )
 _LIFE = (
     Flag("drain", "TIME", "30s", "after SIGTERM: how long open responses and streams may go on"),

@@ -66,8 +66,8 @@ _LINK_SETS = 4_096
 class Throttle:
     """The counters of one gateway. Make it before forking; each worker uses its own copy of this object."""
 
-    def __init__(self, key: bytes | None = None) -> None:
-        self._key = key or os.urandom(32)
+    def __init__(self, key: bytes | None = None, descriptor: int = -1) -> None:
+        """descriptor: the memory file of a gateway before this one, with its key; taken over where it has our shape."""
         sizes = [
             CLIENT.size,
             MISSING.size,
@@ -76,8 +76,14 @@ class Throttle:
             _WAYS * _SUCCESS_SETS,
             2 * _LINK_WAYS * _LINK_SETS,
         ]
-        self._fd = os.memfd_create("sallyport-throttle", os.MFD_CLOEXEC)
-        os.ftruncate(self._fd, 8 * sum(sizes))
+        if descriptor >= 0 and (not key or os.fstat(descriptor).st_size != 8 * sum(sizes)):
+            os.close(descriptor)
+            descriptor, key = -1, None
+        if descriptor < 0:
+            descriptor = os.memfd_create("sallyport-throttle", os.MFD_CLOEXEC)
+            os.ftruncate(descriptor, 8 * sum(sizes))
+        self._key = key or os.urandom(32)
+        self._fd = descriptor
         self._map = mmap.mmap(self._fd, 8 * sum(sizes))
         whole = memoryview(self._map)
         offsets = [8 * sum(sizes[:i]) for i in range(len(sizes) + 1)]
@@ -94,6 +100,10 @@ class Throttle:
             *parts,
             whole,
         ]
+
+    def handed(self) -> tuple[int, bytes]:
+        """Descriptor and key, for a gateway that goes on with the same counters."""
+        return self._fd, self._key
 
     def close(self) -> None:
         """Give the memory back."""
