@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 _LEVELS = {"debug": 0, "info": 1, "warn": 2, "error": 3}
 _MOST = 4096  # PIPE_BUF on Linux
-_PATH = 1024
+_PATH = 400  # six octets for a character at worst
 _encode = json.JSONEncoder(separators=(",", ":"), default=str).encode
+_quote = json.encoder.encode_basestring_ascii
 # A path that could be signed: its fourth segment begins as a signature does. Looser than what the gate takes for one,
 # for a signature with a slip in it still is one to whoever reads the log.
 _SIGNED = re.compile(rb"(/[^/?]*/[^/?]*/[^/?]*/)[0-9A-Fa-f]{8}[^/?]*")
@@ -76,8 +77,8 @@ class Log:
 
     def write(self, level: str, message: str, fields: Mapping[str, object]) -> None:
         """Write one line, or drop it; never raises and never waits."""
-        if _LEVELS[level] >= self._level:
-            self.put(self.line(level, message, fields), 1)
+        if _LEVELS[level] >= self._level and self.put(self.line(level, message, fields), 1):
+            self._told = self.dropped
 
     def line(self, level: str, message: str, fields: Mapping[str, object]) -> bytes:
         """The line, its end included; at most PIPE_BUF octets."""
@@ -88,16 +89,23 @@ class Log:
             entry["log.dropped"] = self.dropped
         return _shortened(entry)
 
-    def put(self, data: bytes, lines: int) -> None:
-        """Hand whole lines to the kernel, at most PIPE_BUF octets together, or drop them."""
+    def put(self, data: bytes, lines: int) -> bool:
+        """Hand whole lines to the kernel, at most PIPE_BUF octets together; False: they are dropped and counted."""
         if self._rest:
             self._rest = self._rest[self._send(self._rest) :]
         sent = 0 if self._rest else self._send(data)
         if sent:
             self._rest = data[sent:]
-            self._told = self.dropped
         else:
             self.dropped += lines
+        return bool(sent)
+
+    def tell(self) -> None:
+        """Say what was dropped since that was last said."""
+        untold = self.dropped
+        if untold > self._told:
+            self.warn("log lines were dropped; whoever reads them is too slow")
+            self.dropped = untold  # this line itself is none that anybody misses
 
     def close(self) -> None:
         if self._kind == "own":
@@ -188,7 +196,7 @@ class Access:
     may hold secrets of the application. Lines are gathered; `flush` once a second.
     """
 
-    __slots__ = ("_due", "_held", "_lines", "_log", "_query", "_share")
+    __slots__ = ("_due", "_fields", "_held", "_lines", "_log", "_query", "_second", "_share", "_stamp")
 
     def __init__(self, log: Log, share: float = 1.0, *, query: bool = False) -> None:
         self._log = log
@@ -197,6 +205,10 @@ class Access:
         self._due = 0.0
         self._held = b""
         self._lines = 0
+        self._second = -1
+        self._stamp = ""
+        fields = {key: _cut(value, 100, 5) for key, value in log.fields.items()}
+        self._fields = "," + _encode(fields)[1:-1] if fields else ""
 
     def request(self, client: Served, address: str, code: str, status: int, seconds: float) -> None:
         """An answer is over. code: "" where the sandbox made it. status 101: the tunnel has begun."""
@@ -205,29 +217,41 @@ class Access:
             self._due -= 1.0
         elif not code or status < 400:
             return
-        head, admission = client.head, client.admission
-        fields: dict[str, object] = {"client": address, "status": status}
-        if head is not None:
-            fields["method"] = head.method.decode("latin-1")
-            prefix = None if admission is None or code else admission.prefix
-            fields["path"] = mask_target(head.target, prefix, query=self._query)[:_PATH]
-        if code:
-            fields["code"] = code
-        if admission is not None:
-            fields["sandbox"], fields["port"] = admission.sandbox.id, admission.port
-        fields["protocol"] = "websocket" if status == 101 else "HTTP/1.0" if client.version == 10 else "HTTP/1.1"
-        fields["bytes_in"], fields["bytes_out"] = client.received, client.total_sent()
-        fields["duration_ms"] = round(seconds * 1000, 3)
-        line = self._log.line("info", "request", fields)
+        line = self._line(client, address, code, status, seconds)
         if len(self._held) + len(line) > _MOST:
             self.flush()
         self._held += line
         self._lines += 1
 
+    def _line(self, client: Served, address: str, code: str, status: int, seconds: float) -> bytes:
+        # Put together by hand: a dict and a JSON encoder take longer than a request.
+        head, admission = client.head, client.admission
+        now = time.time()
+        if int(now) != self._second:
+            self._second = int(now)
+            self._stamp = timestamp(self._second)[:-4]
+        line = f'{{"time":"{self._stamp}{int(now % 1 * 1000):03d}Z","level":"info","msg":"request"{self._fields}'
+        line += f',"client":{_quote(address)}'
+        if head is not None:
+            prefix = None if admission is None or code else admission.prefix
+            path = mask_target(head.target, prefix, query=self._query)[:_PATH]
+            line += f',"method":"{head.method.decode()}","path":{_quote(path)}'
+        line += f',"status":{status}'
+        if code:
+            line += f',"code":{_quote(code)}'
+        if admission is not None:
+            line += f',"sandbox":{_quote(admission.sandbox.id)},"port":{admission.port}'
+        protocol = "websocket" if status == 101 else "HTTP/1.0" if client.version == 10 else "HTTP/1.1"
+        return (
+            f'{line},"protocol":"{protocol}","bytes_in":{client.received},"bytes_out":{client.total_sent()}'
+            f',"duration_ms":{seconds * 1000:.3f}}}\n'
+        ).encode()
+
     def flush(self) -> None:
         """Write what was gathered, or drop it; never waits."""
         if self._held:
-            self._log.put(self._held, self._lines)
+            if self._log.put(self._held, self._lines):
+                self._log.tell()
             self._held = b""
             self._lines = 0
 

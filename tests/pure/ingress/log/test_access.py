@@ -131,7 +131,14 @@ def test_a_reader_that_does_not_read_costs_lines_and_nothing_else(journal: Journ
     access.flush()
     written = journal.lines()
     assert journal.log.dropped > 0
-    assert len([line for line in written if line["msg"] == "request"]) + journal.log.dropped == 3000
+    requests = [line for line in written if line["msg"] == "request"]
+    assert len(requests) + journal.log.dropped == 3000
+    access.request(Served(), "192.0.2.1", "", 200, 0.0)
+    access.flush()
+    assert [line.get("log.dropped") for line in journal.lines()] == [None, journal.log.dropped]  # it is told, once
+    access.request(Served(), "192.0.2.1", "", 200, 0.0)
+    access.flush()
+    assert len(journal.lines()) == 1
 
 
 def test_header_values_and_tokens_are_never_written(journal: Journal) -> None:
@@ -179,6 +186,27 @@ def test_masks(target: str, prefix: str | None, shown: str) -> None:
     wanted = None if prefix is None else prefix.encode()
     assert mask_target(target.encode("latin-1"), wanted, query=True) == shown
     assert "?" not in mask_target(target.encode("latin-1"), wanted)
+
+
+@given(st.text(max_size=1000), st.text(max_size=128), st.text(max_size=64), st.integers(0, 1 << 60))
+def test_any_request_makes_one_line_of_bounded_length(path: str, sandbox: str, address: str, octets: int) -> None:
+    journal = Journal()
+    try:
+        journal.log.fields["worker"] = 3
+        access = Access(journal.log, query=True)
+        served = Served()
+        assert served.head is not None
+        assert served.admission is not None
+        served.head.target = path.encode()
+        served.admission = served.admission._replace(sandbox=Sandbox(sandbox, ""))
+        served.received = octets
+        access.request(served, address, "", 200, 1e9)
+        access.flush()
+        (line,) = journal.lines()
+        assert (line["sandbox"], line["client"], line["bytes_in"]) == (sandbox, address, octets)
+        assert line["worker"] == 3
+    finally:
+        journal.close()
 
 
 @given(st.binary(max_size=100), st.none() | st.binary(max_size=20))
