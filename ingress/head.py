@@ -7,6 +7,7 @@ HTTP/1.0, with a coding other than chunked or beside Content-Length (RFC 9112 se
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from httptools import (
@@ -38,21 +39,31 @@ class Fields:
     keep that in `memo`, under a key of its own, and find it at the next request.
     """
 
-    __slots__ = ("items", "memo", "values")
+    __slots__ = ("lines", "memo", "names", "values")
 
-    def __init__(self, items: list[tuple[bytes, bytes]]) -> None:
-        self.items = items
-        """(name as sent, value without surrounding white space)"""
+    def __init__(self, lines: list[bytes]) -> None:
+        """lines: as they came, checked (each a name, a colon and a value), without their line ends."""
+        self.lines = lines
+        names: list[bytes] = []
         values: dict[bytes, list[bytes]] = {}
-        for name, value in items:
-            low = name.lower()
-            if low in values:
-                values[low].append(value)
+        for line in lines:
+            name, _, value = line.partition(b":")
+            name = name.lower()
+            names.append(name)
+            if name in values:
+                values[name].append(value.strip(b" \t"))
             else:
-                values[low] = [value]
+                values[name] = [value.strip(b" \t")]
+        self.names = names
+        """The name of each line, in lower case."""
         self.values = values
-        """name in lower case -> values in order"""
+        """name in lower case -> values in order, without surrounding white space"""
         self.memo: dict[str, Any] = {}
+
+    @property
+    def items(self) -> list[tuple[bytes, bytes]]:
+        """(name as sent, value without surrounding white space) of each line; made anew each time."""
+        return [(name, value.strip(b" \t")) for name, _, value in (line.partition(b":") for line in self.lines)]
 
     def get(self, name: bytes) -> bytes | None:
         """The value of a field that counts once; of several the first. `name` in lower case."""
@@ -65,7 +76,10 @@ class Fields:
 
     def tokens(self, name: bytes) -> list[bytes]:
         """The members of a comma-separated field in lower case, empty ones left out (RFC 9110 section 5.6.1)."""
-        joined = b",".join(self.values.get(name, ()))
+        found = self.values.get(name, ())
+        if len(found) == 1 and b"," not in found[0]:
+            return [found[0].lower()] if found[0] else []
+        joined = b",".join(found)
         return [token for part in joined.lower().split(b",") if (token := part.strip(b" \t"))]
 
 
@@ -97,27 +111,15 @@ class ResponseHead:
         self.length = length
 
 
-class _Collector:
-    """What llhttp calls back."""
-
-    __slots__ = ("items",)
-
-    def __init__(self) -> None:
-        self.items: list[tuple[bytes, bytes]] = []
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.items.append((name, value.strip(b" \t")))
-
-
 _VERSIONS = {b"HTTP/1.1": 11, b"HTTP/1.0": 10}
 
 
 def read_request(raw: bytes) -> RequestHead:
     """A request's head, from its first octet to the empty line, both included. BadHead where it won't do."""
-    method, target, version = request_line(raw[: raw.find(b"\r\n")])
-    collector = _Collector()
-    _feed(HttpRequestParser, collector, raw)
-    fields = Fields(collector.items)
+    line_end = raw.find(b"\r\n")
+    method, target, version = request_line(raw[:line_end])
+    _check(HttpRequestParser, raw)
+    fields = _fields(raw, line_end)
     if method == b"CONNECT":
         raise BadHead("CONNECT is not served here", 405)
     hosts = fields.values.get(b"host")
@@ -169,16 +171,16 @@ def _length(lengths: list[bytes]) -> int:
 
 def read_response(raw: bytes) -> ResponseHead:
     """A response's head, from its first octet to the empty line, both included. BadHead where it won't do."""
-    collector = _Collector()
-    _feed(HttpResponseParser, collector, raw)
-    parts = raw[: raw.find(b"\r\n")].split(b" ", 2)
+    _check(HttpResponseParser, raw)
+    line_end = raw.find(b"\r\n")
+    parts = raw[:line_end].split(b" ", 2)
     version = _VERSIONS.get(parts[0])
     if version is None or len(parts) < 2 or len(parts[1]) != 3 or not parts[1].isdigit():
         raise BadHead("the status line is not `HTTP/1.1 200 reason`")
     reason = parts[2] if len(parts) == 3 else b""
-    if any((octet < 32 and octet != 9) or octet == 127 for octet in reason):
+    if _REASON(reason) is None:
         raise BadHead("a control character in the reason phrase")
-    fields = Fields(collector.items)
+    fields = _fields(raw, line_end)
     codings = fields.values.get(b"transfer-encoding")
     lengths = fields.values.get(b"content-length")
     if codings is not None:
@@ -193,9 +195,18 @@ def read_response(raw: bytes) -> ResponseHead:
     return ResponseHead(int(parts[1]), reason, version, fields, length)
 
 
-def _feed(parser: type[Any], collector: _Collector, raw: bytes) -> None:
+_REASON = re.compile(rb"[\t\x20-\x7e\x80-\xff]*").fullmatch
+
+
+def _fields(raw: bytes, line_end: int) -> Fields:
+    """llhttp has read every line, strictly: between two line ends stands one field, and nothing else."""
+    section = raw[line_end + 2 : -4]
+    return Fields(section.split(b"\r\n") if section else [])
+
+
+def _check(parser: type[Any], raw: bytes) -> None:
     try:
-        parser(collector).feed_data(raw)
+        parser(None).feed_data(raw)
     except HttpParserUpgrade:
         return  # llhttp stops where another protocol may begin; whether it does is the caller's to say
     except HttpParserInvalidMethodError:

@@ -47,6 +47,10 @@ FORWARDED = frozenset(
 """What only a proxy may say; a client's own are dropped."""
 
 _FRAMING = frozenset((b"host", b"content-length"))
+_WRITTEN = HOP_BY_HOP | FORWARDED | _FRAMING
+"""What the gateway writes itself, or leaves out."""
+_END_TO_END = frozenset((b"authorization", b"cookie", b"origin"))
+"""Never hop-by-hop, whatever a Connection field says of them: without them a request means something else."""
 _OWN_COOKIE = b"sallyport-"
 
 
@@ -76,35 +80,37 @@ def request_fields(
     """
     trusted = outside.trusted
     nominated = fields.tokens(b"connection") if b"connection" in fields.values else ()
-    lines = [b"Host: %b\r\n" % authority]
-    for name, value in fields.items:
-        low = name.lower()
-        if low in HOP_BY_HOP or low in stripped or low in _FRAMING or low in FORWARDED:
+    lines = [b"Host: %b" % authority]
+    for line, name in zip(fields.lines, fields.names, strict=True):
+        if name in _WRITTEN or name in stripped:
             continue
-        if (b"_" in low or b"." in low) and _is_alias(low, stripped):
+        if (b"_" in name or b"." in name) and _is_alias(name, stripped):
             continue
-        if low in nominated and low not in (b"authorization", b"cookie", b"origin"):
+        if name in nominated and name not in _END_TO_END:
             continue
-        if low == b"cookie" and _OWN_COOKIE in value:
-            value = _without_own_cookies(value)
-            if not value:
+        if name == b"cookie" and _OWN_COOKIE in line:
+            line = _without_own_cookies(line)
+            if not line:
                 continue
-        lines.append(b"%b: %b\r\n" % (name, value))
+        lines.append(line)
     if websocket:
-        lines.append(b"Connection: Upgrade\r\nUpgrade: websocket\r\n")
+        lines.append(b"Connection: Upgrade\r\nUpgrade: websocket")
     lines.append(_forwarded(fields, outside, trusted, prefix))
-    return b"".join(lines)
+    return b"\r\n".join(lines)
 
 
 def _is_alias(low: bytes, stripped: frozenset[bytes]) -> bool:
     """Servers that hand headers on as variables can't tell `X_Forwarded.For` from `X-Forwarded-For` (RFC 3875)."""
     plain = low.replace(b"_", b"-").replace(b".", b"-")
-    return plain in FORWARDED or plain in stripped or plain in HOP_BY_HOP or plain in _FRAMING
+    return plain in _WRITTEN or plain in stripped
 
 
-def _without_own_cookies(value: bytes) -> bytes:
+def _without_own_cookies(line: bytes) -> bytes:
+    """The line without the gateway's cookies; b"" where no other is left."""
+    name, _, value = line.partition(b":")
     kept = [part for part in value.split(b";") if not part.strip(b" \t").startswith(_OWN_COOKIE)]
-    return b";".join(kept).strip(b" \t")
+    value = b";".join(kept).strip(b" \t")
+    return b"%b: %b" % (name, value) if value else b""
 
 
 def _forwarded(fields: Fields, outside: Outside, trusted: bool, prefix: bytes) -> bytes:
@@ -114,10 +120,8 @@ def _forwarded(fields: Fields, outside: Outside, trusted: bool, prefix: bytes) -
     host = (trusted and fields.get(b"x-forwarded-host")) or fields.get(b"host") or b""
     if trusted:
         prefix = (fields.get(b"x-forwarded-prefix") or b"").rstrip(b"/") + prefix
-    text = b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: %b\r\n" % (
-        b"%b, %b" % (before, address) if before else address,
-        scheme,
-    )
+    chain = b"%b, %b" % (before, address) if before else address
+    text = b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: %b\r\n" % (chain, scheme)
     if host:
         text += b"X-Forwarded-Host: %b\r\n" % host
     if prefix:
@@ -161,31 +165,31 @@ def response_head(
     """
     fields = head.fields
     nominated = fields.tokens(b"connection") if b"connection" in fields.values else ()
-    lines = [b"HTTP/1.1 %d %b\r\n" % (head.status, head.reason)]
+    lines = [b"HTTP/1.1 %d %b" % (head.status, head.reason)]
     bodyless = head.status == 204 or head.status < 200
-    for name, value in fields.items:
-        low = name.lower()
-        if low in HOP_BY_HOP or low in nominated or low == _SOURCE or (low == b"content-length" and bodyless):
+    for line, name in zip(fields.lines, fields.names, strict=True):
+        if name in _LEFT_OUT or name in nominated or (bodyless and name == b"content-length"):
             continue
-        if low in REWRITTEN:
-            if low == b"set-cookie" and value.startswith(_OWN_COOKIE):
+        if name in REWRITTEN:
+            start, _, value = line.partition(b":")
+            value = value.strip(b" \t")
+            if name == b"set-cookie" and value.startswith(_OWN_COOKIE):
                 continue
             if rewrite is not None:
-                value = rewrite(low, value)
-        lines.append(b"%b: %b\r\n" % (name, value))
+                line = b"%b: %b" % (start, rewrite(name, value))
+        lines.append(line)
     if length == CHUNKED:
-        lines.append(b"Transfer-Encoding: chunked\r\n")
-    if extra:
-        lines.append(extra)
+        lines.append(b"Transfer-Encoding: chunked")
     if not keep:
-        lines.append(b"Connection: close\r\n")
+        lines.append(b"Connection: close")
     elif version == 10:
-        lines.append(b"Connection: keep-alive\r\n")
-    lines.append(b"\r\n")
-    return b"".join(lines)
+        lines.append(b"Connection: keep-alive")
+    lines.append(extra + b"\r\n")
+    return b"\r\n".join(lines)
 
 
 _SOURCE = SOURCE_HEADER.lower()
+_LEFT_OUT = HOP_BY_HOP | {_SOURCE}
 
 
 def crossing_trailers(trailers: list[tuple[bytes, bytes]], stripped: frozenset[bytes]) -> list[tuple[bytes, bytes]]:

@@ -6,7 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ingress.headers import Outside
-from ingress.http1.client import Client, plain_address
+from ingress.http1.client import Client
+from ingress.http1.connection import plain_address
 from ingress.http1.endpoint import Endpoint, Load, same_owner
 from ingress.http1.upstream import Upstream
 from ingress.routes import Entry, Sandbox

@@ -172,7 +172,7 @@ class Upstream(asyncio.Protocol):
             raw = data[:end]
             try:
                 answer = read_response(raw)
-                if len(answer.fields.items) > self.endpoint.core.limits.head_fields:
+                if len(answer.fields.lines) > self.endpoint.core.limits.head_fields:
                     raise BadHead("too many fields")
             except BadHead as fault:
                 self._lie(client, str(fault))
@@ -225,9 +225,8 @@ class Upstream(asyncio.Protocol):
             shown = CHUNKED
         if length < 0 and client.version == 10:
             client.closing = True  # the end of the connection is the end of the body
-        return response_head(
-            answer, shown, client.may_keep(), client.version, client.rewriter(), client.admission.set_cookie
-        )
+        rewrite = None if REWRITTEN.isdisjoint(answer.fields.values) else client.rewriter()
+        return response_head(answer, shown, client.may_keep(), client.version, rewrite, client.admission.set_cookie)
 
     def _interim_answer(self, client: Client, answer: ResponseHead, rest: bytes) -> None:
         if answer.status == 101:

@@ -1,0 +1,300 @@
+"""A client's connection: octets to request heads, the gateway's own answers, and how it ends.
+
+What a client sends while its request is under way waits (and then isn't read) until the answer is whole. After an
+answer that the client can't be expected to have finished its request for, the connection lingers: what still comes is
+thrown away for a moment, because closing at once would take the answer back from the wire (RFC 9112 section 9.6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import struct
+import time
+from socket import SO_LINGER, SOL_SOCKET
+from typing import TYPE_CHECKING, cast
+
+from ingress.head import BadHead, Fields, RequestHead, read_request, request_line
+from ingress.refusal import Refusal
+
+if TYPE_CHECKING:
+    from ingress.headers import Outside
+    from ingress.http1.client import Client
+    from ingress.http1.core import Gateway
+
+IDLE, BODY, ANSWER, WAITING, LINGER, GONE = range(6)
+"""Between requests, or in a head; a request's body; its answer; for a sandbox to be ready; to be closed; closed."""
+
+_KNOWN = frozenset((b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS"))
+_TARGET = re.compile(rb"/[\x21-\x7e]*").fullmatch
+_OPENING = re.compile(rb"(?:\r\n)*[A-Z-]{1,20}(?: |$)|(?:\r\n)*\r?$").match
+"""What the first octets of a request look like; anything else needs no waiting for."""
+
+_CODES = {405: "method_not_allowed", 431: "head_too_large", 501: "unknown_method", 505: "http_version"}
+_LINES = {405: b"Allow: GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS\r\n"}
+
+LINGER_SECONDS = 2
+LINGER_BYTES = 1_048_576
+
+
+class Connection(asyncio.Protocol):
+    """The part of a client's connection that knows nothing of sandboxes. Times are in ticks, one a second."""
+
+    __slots__ = (
+        "_block",
+        "_block_version",
+        "_buffer",
+        "_eof",
+        "_fields",
+        "_outside",
+        "_paused",
+        "_secure",
+        "_sent_before",
+        "_started",
+        "address",
+        "closing",
+        "core",
+        "head",
+        "head_only",
+        "moved",
+        "quiet",
+        "received",
+        "sent",
+        "state",
+        "status",
+        "transport",
+        "version",
+    )
+
+    def __init__(self, core: Gateway, address: str, secure: bool) -> None:
+        self.core = core
+        self.transport: asyncio.Transport = cast("asyncio.Transport", None)
+        self.state = IDLE
+        self.moved = False
+        self.quiet = 0
+        self.closing = False
+        self.head: RequestHead = cast("RequestHead", None)
+        self.head_only = False
+        self.version = 11
+        self.status = 0
+        """The answer's status, 0 before it has one."""
+        self.address = address
+        self.received = 0
+        """Octets of the request's body so far."""
+        self.sent = 0
+        """Octets of the answer since the last tick, its head included."""
+        self._sent_before = 0
+        self._outside: Outside = cast("Outside", None)
+        self._paused = False
+        self._secure = secure
+        self._buffer = b""
+        self._eof = False
+        self._started = 0.0
+        # The last header section, as it came and as it was read: most clients send the same one again and again.
+        self._block = b""
+        self._block_version = 0
+        self._fields: Fields = cast("Fields", None)
+
+    def serve(self, head: RequestHead, rest: bytes) -> bytes:
+        """Begin with a request; gives what of `rest` is not its body. A state other than IDLE: it is under way."""
+        raise NotImplementedError
+
+    def take_body(self, data: bytes) -> None:
+        """More of the request's body."""
+        raise NotImplementedError
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        core = self.core
+        if not self.address:
+            peer = transport.get_extra_info("peername")
+            self.address = plain_address(peer[0]) if peer else ""
+        self._outside = core.outside(self.address, self._secure)
+        core.stats.connections += 1
+        core.stats.connections_total += 1
+        self.transport.set_write_buffer_limits(high=core.limits.buffer_bytes)
+        core.clients.add(cast("Client", self))
+        if len(core.clients) > core.limits.connections:
+            self.refuse(
+                Refusal(503, "connections", "the gateway has all the connections it takes", retry_after=1, close=True)
+            )
+
+    def data_received(self, data: bytes) -> None:
+        self.moved = True
+        state = self.state
+        if state == IDLE:
+            if self._buffer:
+                data = self._buffer + data
+                self._buffer = b""
+            self.read_requests(data)
+        elif state == BODY:
+            self.take_body(data)
+        elif state == LINGER:
+            self.received += len(data)
+            if self.received > LINGER_BYTES:
+                self.abort()
+        elif state != GONE:
+            self._buffer += data
+            if len(self._buffer) > self.core.limits.head_bytes:
+                self._pause()
+
+    def read_requests(self, data: bytes) -> None:
+        """Serve what is whole, keep the rest."""
+        while data:
+            end = data.find(b"\r\n\r\n")
+            if end < 0:
+                self._unfinished(data)
+                return
+            if data.startswith(b"\r\n"):
+                data = data[2:]  # empty lines before a request are passed over (RFC 9112 section 2.2)
+                continue
+            line_end = data.find(b"\r\n")
+            block = data[line_end + 2 : end + 2]
+            try:
+                if end > self.core.limits.head_bytes:
+                    raise BadHead("the request's head is too long", 431)
+                head = self._known(data[:line_end]) if block == self._block else None
+                if head is None:
+                    head = read_request(data[: end + 4])
+                    if len(head.fields.lines) > self.core.limits.head_fields:
+                        raise BadHead("too many header fields", 431)
+                    if head.length == 0:
+                        self._block, self._block_version, self._fields = block, head.version, head.fields
+                rest = data[end + 4 :]
+                data = self.serve(head, rest)
+            except BadHead as fault:
+                code = _CODES.get(fault.status, "bad_request")
+                lines = _LINES.get(fault.status, b"")
+                self.refuse(Refusal(fault.status, code, str(fault), close=True, headers=lines))
+                return
+            if self.state != IDLE:
+                self._buffer = data
+                return
+
+    def _known(self, line: bytes) -> RequestHead | None:
+        """The head whose header section is the last one's; None where llhttp should look at the request line."""
+        method, target, version = request_line(line)
+        if method not in _KNOWN or version != self._block_version or _TARGET(target) is None:
+            return None
+        return RequestHead(method, target, version, self._fields, 0)
+
+    def _unfinished(self, data: bytes) -> None:
+        if len(data) > self.core.limits.head_bytes:
+            line_end = data.find(b"\n")
+            if 0 <= line_end <= self.core.limits.head_bytes:
+                self.refuse(Refusal(431, "head_too_large", "the request's head is too long", close=True))
+            else:
+                self.refuse(Refusal(414, "target_too_long", "the request line is too long", close=True))
+        elif _OPENING(data[:24]) is None or b"\n\n" in data or b"\n\r\n" in data:
+            self.refuse(Refusal(400, "bad_request", "this is not an HTTP/1.1 request", close=True))
+        else:
+            if not self._started:
+                self._started = time.monotonic()
+                self.quiet = 0
+            self._buffer = data
+
+    def _pause(self) -> None:
+        self._paused = True
+        self.transport.pause_reading()
+
+    def _resume(self) -> None:
+        self._paused = False
+        self.transport.resume_reading()
+
+    def send(self, data: bytes) -> None:
+        """Octets for the client, framed as its version wants them."""
+        self.sent += len(data)
+        self.transport.write(data)
+
+    def total_sent(self) -> int:
+        """Octets of the answer, its head included."""
+        return self.sent + self._sent_before
+
+    def count(self, code: str, status: int) -> None:
+        core = self.core
+        stats = core.stats
+        seconds = time.monotonic() - self._started if self._started else 0.0
+        stats.bytes_out += self.sent
+        stats.bytes_in += self.received
+        stats.answered(status, code, seconds)
+        if core.access is not None:
+            core.log_access(cast("Client", self), code, status, seconds)
+
+    def may_keep(self) -> bool:
+        """May the connection go on after this answer? Asked when the answer's head is written."""
+        if self.state != ANSWER or self.core.draining:
+            self.closing = True
+        return not self.closing
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Say it. The state is IDLE afterwards where the connection goes on."""
+        core = self.core
+        head = self.head
+        accept = b""
+        if self.state in (BODY, ANSWER, WAITING):
+            accept = head.fields.get(b"accept") or b""
+        else:
+            self.head_only = False
+            refusal.close = True
+        keep = not refusal.close and self.may_keep()
+        if refusal.status == 429:
+            core.stats.throttled(refusal.code)
+        self.status = refusal.status
+        self.send(refusal.render(accept=accept, head_only=self.head_only, keep_alive=keep, detail=core.detail))
+        self.count(refusal.code, refusal.status)
+        self.over(closing=not keep)
+
+    def over(self, *, closing: bool = False) -> None:
+        """After an answer of the gateway's own."""
+        if closing or self.closing or self.core.draining or self._eof:
+            self.linger()
+        else:
+            self.state = IDLE
+            self.quiet = 0
+            self._started = 0.0
+
+    def linger(self) -> None:
+        """Close, but not so that the answer is lost: what the client is still sending would reset the connection."""
+        self.state = LINGER
+        self.quiet = 0
+        self.received = 0
+        self._buffer = b""
+        if self._eof or not self.transport.can_write_eof():
+            self.transport.close()
+            return
+        self.transport.write_eof()
+        self._resume()
+
+    def close(self) -> None:
+        self.state = LINGER
+        self.quiet = 0
+        self.transport.close()
+
+    def abort(self) -> None:
+        """Break off so that the client can tell: a reset, where the system allows it."""
+        sock = self.transport.get_extra_info("socket")
+        if sock is not None:
+            try:
+                sock.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
+            except OSError:
+                pass  # already closed
+        self.transport.abort()
+
+    def tick_idle(self) -> None:
+        """A second has passed while no request was under way."""
+        limits = self.core.limits
+        if self.state == LINGER:
+            if self.quiet > LINGER_SECONDS:
+                self.transport.abort()
+        elif self._started:
+            if time.monotonic() - self._started > limits.head_timeout:
+                self.refuse(Refusal(408, "head_timeout", "the request's head took too long", close=True))
+        elif self.quiet > limits.idle_timeout:
+            self.close()
+
+
+def plain_address(text: str) -> str:
+    """A peer's address as people write it: IPv4 is IPv4 though the socket be IPv6; no zone."""
+    if text.startswith("::ffff:") and "." in text:
+        return text[7:]
+    return text.partition("%")[0]
