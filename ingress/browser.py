@@ -117,17 +117,31 @@ def cookie_until(ring: KeyRing, value: str, sandbox: str, port: int, token: str,
     return expires if right and secret is not None and int(now) <= expires else None
 
 
-def cookies(fields: Fields, name: bytes) -> list[str]:
-    """The values of a cookie, a few at most, in the order sent."""
+def cookies(fields: Fields, *names: bytes) -> list[str]:
+    """The values of these cookies, a few at most, in the order sent."""
     found: list[str] = []
     for line in fields.values.get(b"cookie", ()):
-        if name not in line:
+        if b"sallyport-" not in line:
             continue
         for pair in line.split(b";"):
             key, _, value = pair.strip(b" \t").partition(b"=")
-            if key == name and len(found) < _MOST_COOKIES:
+            if key in names and len(found) < _MOST_COOKIES:
                 found.append(value.decode("latin-1"))
     return found
+
+
+def access_cookies(fields: Fields, route: Route) -> list[str]:
+    """What a browser offers for this sandbox and port."""
+    return cookies(fields, ACCESS_COOKIE, wide_name(route)) if b"cookie" in fields.values else []
+
+
+def wide_name(route: Route) -> bytes:
+    """The access cookie for the whole host, by another name for each sandbox and port: it has to share the host."""
+    return b"%b-%b" % (ACCESS_COOKIE, sha256(_place(route)).hexdigest()[:16].encode())
+
+
+def _place(route: Route) -> bytes:
+    return f"{route.sandbox}/{route.port}".encode()
 
 
 def from_here(fields: Fields, authority: Authority) -> bool | None:
@@ -153,19 +167,19 @@ def may_use_cookie(head: RequestHead, authority: Authority) -> bool:
     return from_here(head.fields, authority) is not False
 
 
-def entered(link: Link, value: str, prefix: bytes, *, wide: bool, secure: bool, now: float) -> bytes:
+def entered(link: Link, value: str, prefix: bytes, wide: bytes, secure: bool, now: float) -> bytes:
     """The head lines of the answer to a good link; `value` "" where the sandbox needs no cookie.
 
-    wide: the cookie is for the whole host although there is a prefix, for an application's absolute links.
+    wide: the name of a second cookie for the whole host, for an application's absolute links; b"" for none.
     """
     lines = [b"Location: %b%b\r\n" % (prefix, link.to)]
     if value:
         age = min((from_base36(link.expires) or 0) - int(now), _LONGEST_AGE)
-        paths = [prefix or b"/", b"/"] if wide and prefix else [prefix or b"/"]
+        places = [(ACCESS_COOKIE, prefix or b"/")] + ([(wide, b"/")] if wide else [])
         lines += [
             b"Set-Cookie: %b=%b; Max-Age=%d; Path=%b; HttpOnly; SameSite=Lax%b\r\n"
-            % (ACCESS_COOKIE, value.encode(), age, path, b"; Secure" if secure else b"")
-            for path in paths
+            % (name, value.encode(), age, path, b"; Secure" if secure else b"")
+            for name, path in places
         ]
     lines.append(b"Referrer-Policy: no-referrer\r\nCache-Control: no-store\r\nContent-Type: text/plain\r\n")
     return b"".join(lines)
@@ -187,12 +201,12 @@ def is_document(head: RequestHead) -> bool:
 
 def route_cookie(route: Route, fields: Fields, secure: bool) -> bytes:
     """The head line that makes this route the one of an application's absolute links; b"" where it is that already."""
-    value = f"{route.sandbox}/{route.port}"
-    if not _ROUTE.fullmatch(value.encode()) or cookies(fields, ROUTE_COOKIE) == [value]:
+    value = _place(route)
+    if not _ROUTE.fullmatch(value) or cookies(fields, ROUTE_COOKIE) == [value.decode()]:
         return b""
     return b"Set-Cookie: %b=%b; Path=/; HttpOnly; SameSite=Lax%b\r\n" % (
         ROUTE_COOKIE,
-        value.encode(),
+        value,
         b"; Secure" if secure else b"",
     )
 

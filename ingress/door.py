@@ -68,7 +68,7 @@ class Door:
                 return inf
             self._throttle.failed(client, now)
             return None
-        offered = browser.cookies(fields, browser.ACCESS_COOKIE) if b"cookie" in fields.values else []
+        offered = browser.access_cookies(fields, route)
         if offered and self.keys and browser.may_use_cookie(head, authority):
             self._may_look(sandbox, client, now)
             until = self._cookie(offered, sandbox, route, now)
@@ -118,7 +118,7 @@ class Door:
             if first:
                 self.note(sandbox, client, now)
                 return browser.cookie_value(self.keys, route, sandbox.token)
-        if self._cookie(browser.cookies(head.fields, browser.ACCESS_COOKIE), sandbox, route, now) is None:
+        if self._cookie(browser.access_cookies(head.fields, route), sandbox, route, now) is None:
             raise self.denied(sandbox, client, now)
         return ""
 

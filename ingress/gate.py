@@ -97,7 +97,7 @@ class _Seen:
 
     __slots__ = (
         "admission", "authority", "client", "document", "entry", "generation", "keys", "port", "prefix", "proof",
-        "proven", "renew", "signable", "target", "until",
+        "proven", "renew", "signable", "target", "timeout", "until",
     )  # fmt: skip
 
     admission: Admission
@@ -114,6 +114,7 @@ class _Seen:
     proven: tuple[str, str]  # expiry and signature of the route, ("", "") without
     renew: bool
     signable: bool  # what follows the prefix could be a signature
+    timeout: float
     until: float
 
 
@@ -180,7 +181,7 @@ class Gate:
             inner = target
         if inner.startswith(browser.ENTER) or (seen.document and head.method == b"GET"):
             return None
-        return Admission(seen.entry, seen.port, inner, prefix, b"", seen.renew, uri, seen.authority)
+        return Admission(seen.entry, seen.port, inner, prefix, b"", seen.renew, uri, seen.authority, seen.timeout)
 
     def _decide(self, head: RequestHead, client: str, secure: bool, now: float) -> Admission | Reply:
         authority, target = authority_and_target(head)
@@ -297,13 +298,17 @@ class Gate:
             raise Refusal(
                 405, "method_not_allowed", "this link is for GET", sandbox=sandbox.id, headers=b"Allow: GET\r\n"
             )
+        purpose = head.fields.get(b"sec-purpose") or head.fields.get(b"purpose") or b""
+        if b"prefetch" in purpose:
+            raise Refusal(503, "prefetch", "this link is good once, and not to be fetched ahead", sandbox=sandbox.id)
         link = browser.parse_link(inner)
         prefix = _clean(route) if prefixed else b""
         cookie = ""
         if sandbox.token.strip():
             route = route._replace(expires=link.expires, signature=link.signature)
             cookie = self._door.exchange(head, sandbox, route, client, now)
-        lines = browser.entered(link, cookie, prefix, wide=self.settings.route_cookie, secure=secure, now=now)
+        wide = browser.wide_name(route) if prefixed and self.settings.route_cookie else b""
+        lines = browser.entered(link, cookie, prefix, wide, secure, now)
         return Reply(303, lines, b"You are in; the page is at %b%b\n" % (prefix, link.to))
 
     def _remember(
@@ -336,6 +341,7 @@ class Gate:
         seen.proven = (route.expires, route.signature)
         seen.renew = admission.renew
         seen.signable = needs and not route.signature
+        seen.timeout = admission.timeout
         seen.until = min(proof, now + REMEMBERED)
         fields.memo["gate"] = seen
 
@@ -358,10 +364,13 @@ class Gate:
             self._door.missed(client, now)
             raise _unknown(f"there is no sandbox of this name in namespace {asked.namespace}", asked.sandbox)
         sandbox = at_address(self._usable(entry, asked.port, client, now), asked.address)
-        if sandbox.token.strip():
-            self._access(head, sandbox, Route(asked.sandbox, asked.port), authority, client, now)
-        shown = _shown(sandbox, head, authority) or host_and_port(sandbox.host, asked.port)
-        return Admission(sandbox, asked.port, target, b"", b"", _renews(fields), "", shown, asked.timeout)
+        route = Route(asked.sandbox, asked.port)
+        proof = self._access(head, sandbox, route, authority, client, now) if sandbox.token.strip() else inf
+        shown = sandbox.upstream_host.encode() or host_and_port(sandbox.host, asked.port)
+        admission = Admission(sandbox, asked.port, target, b"", b"", _renews(fields), "", shown, asked.timeout)
+        if target is head.target and target.startswith(b"/"):
+            self._remember(fields, admission, target, route, client, now, proof, authority)
+        return admission
 
 
 def _clean(route: Route) -> bytes:
