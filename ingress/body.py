@@ -13,7 +13,10 @@ LINE_LIMIT = 4_096
 TRAILER_LIMIT = 16_384
 """Octets of the whole trailer section."""
 
-_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?").fullmatch
+_QUOTED = rb'"(?:[\t\x20\x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t\x20-\x7e\x80-\xff])*"'
+# A quote that isn't closed on its line could be read as an extension that goes on behind it: refused.
+_EXTENSIONS = rb"[ \t]*;(?:[\t\x20\x21\x23-\x7e\x80-\xff]|" + _QUOTED + rb")*"
+_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:" + _EXTENSIONS + rb")?").fullmatch
 _TRAILER = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([\t\x20-\x7e\x80-\xff]*)").fullmatch
 
 _SIZE_LINE, _DATA, _DATA_END, _TRAILERS = range(4)

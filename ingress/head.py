@@ -118,6 +118,8 @@ def read_request(raw: bytes) -> RequestHead:
     """A request's head, from its first octet to the empty line, both included. BadHead where it won't do."""
     line_end = raw.find(b"\r\n")
     method, target, version = request_line(raw[:line_end])
+    if raw[0] < 33:  # llhttp passes over CR and LF before a method, and they would be forwarded as a part of it
+        raise BadHead("the request line is not `METHOD target HTTP/1.1`")
     _check(HttpRequestParser, raw)
     fields = _fields(raw, line_end)
     if method == b"CONNECT":
@@ -175,7 +177,7 @@ def read_response(raw: bytes) -> ResponseHead:
     line_end = raw.find(b"\r\n")
     parts = raw[:line_end].split(b" ", 2)
     version = _VERSIONS.get(parts[0])
-    if version is None or len(parts) < 2 or len(parts[1]) != 3 or not parts[1].isdigit():
+    if version is None or len(parts) < 2 or not _STATUS(parts[1]):
         raise BadHead("the status line is not `HTTP/1.1 200 reason`")
     reason = parts[2] if len(parts) == 3 else b""
     if _REASON(reason) is None:
@@ -195,6 +197,7 @@ def read_response(raw: bytes) -> ResponseHead:
     return ResponseHead(int(parts[1]), reason, version, fields, length)
 
 
+_STATUS = re.compile(rb"[1-9][0-9][0-9]").fullmatch
 _REASON = re.compile(rb"[\t\x20-\x7e\x80-\xff]*").fullmatch
 
 
