@@ -47,9 +47,27 @@ def build(provider_type: str, settings: ProviderSettings, routes: Routes, say: S
         from ingress.providers.static import DEFAULT_PATHS, StaticProvider
 
         return StaticProvider((settings.routes_file,) if settings.routes_file else DEFAULT_PATHS, routes, say)
+    if provider_type == "docker":
+        return _docker(settings, routes, say)
     if provider_type in ("batchsandbox", "agent-sandbox"):
         return _kubernetes(provider_type, settings, routes, say)
     raise ProviderError(f"unknown provider type {provider_type!r}; known are {', '.join(TYPES)}")
+
+
+def _docker(settings: ProviderSettings, routes: Routes, say: Say) -> Provider:
+    import os
+
+    from ingress.providers.containers import Wishes
+    from ingress.providers.docker import DEFAULT_HOST, DockerHostError, DockerProvider
+    from ingress.providers.fields import FieldError, host
+
+    try:
+        published = host(settings.docker_published) if settings.docker_published else ""
+        wishes = Wishes(settings.docker_network, published)
+        address = settings.docker_host or DEFAULT_HOST
+        return DockerProvider(address, wishes, routes, say, keep=settings.keep, environ=os.environ)
+    except (FieldError, DockerHostError) as error:
+        raise ProviderError(str(error)) from None
 
 
 def _kubernetes(provider_type: str, settings: ProviderSettings, routes: Routes, say: Say) -> Provider:
