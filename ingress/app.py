@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import time
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -219,10 +220,11 @@ class Worker:
         raise NotImplementedError(Renewer)
 
     def _listen_to_signals(self, loop: asyncio.AbstractEventLoop) -> None:
-        from ingress.master import DRAIN, RELOAD, RETIRE
+        from ingress.master import DRAIN, NOW, RELOAD, RETIRE
 
         loop.add_signal_handler(DRAIN, self._on_leave, DRAIN)
         loop.add_signal_handler(RETIRE, self._on_leave, RETIRE)
+        loop.add_signal_handler(NOW, os._exit, 0)
         loop.add_signal_handler(RELOAD, self._reload)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, self._seat.signals)
 
@@ -349,9 +351,6 @@ class Worker:
 
     # -- the end ---------------------------------------------------------------------------------------------------
     def _on_leave(self, number: signal.Signals) -> None:
-        if self._leaving.is_set():
-            self._log.info("leaving at once")
-            os._exit(0)  # asked a second time: nobody wants to wait for connections
         self._told = number
         self._draining = True
         self._leaving.set()
@@ -388,12 +387,16 @@ class Worker:
 
 @cache
 def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("sallyport")
-    except PackageNotFoundError:
-        return "unknown"
+    """Ours, as it is installed: by the name of the folder, since importlib.metadata would cost 3 MB."""
+    for folder in sys.path:
+        try:
+            names = os.listdir(folder or ".")
+        except OSError:
+            continue
+        for name in names:
+            if name.startswith("sallyport-") and name.endswith(".dist-info"):
+                return name.removeprefix("sallyport-").removesuffix(".dist-info")
+    return "unknown"
 
 
 def _where(error: BaseException) -> str:

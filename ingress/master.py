@@ -43,8 +43,8 @@ SETTLED = 5.0
 BACK_OFF = (0.0, 0.0, 0.05, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Seconds before the n-th restart of a worker that does not settle."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGCHLD)
-DRAIN, RETIRE, RELOAD = signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP
-"""What a worker is told by: leave (a second time: at once); leave, a successor has the sockets; read files again."""
+DRAIN, RETIRE, NOW, RELOAD = signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP
+"""What a worker is told by: leave; leave, a successor has the sockets; leave at once; read files again."""
 
 
 class Seat(NamedTuple):
@@ -142,7 +142,7 @@ class Master:
         _raise_file_limit(self._config, log)
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        for number in (*_SIGNALS, RETIRE):
+        for number in (*_SIGNALS, RETIRE, NOW):
             signal.signal(number, lambda *_: None)  # what arrives is read from the pipe
         self._inherited = [wake_read, wake_write]
         for warning in self._config.warnings:
@@ -212,10 +212,10 @@ class Master:
             self._reap()
         elif number == RELOAD:
             self._tell(RELOAD)
-        elif number == RETIRE:
+        elif number in (RETIRE, NOW):
             pass  # what the master tells its workers by; nobody has to tell it to the master
         elif self._leaving:
-            self._tell(DRAIN)  # a second time: at once
+            self._tell(NOW)  # asked a second time: nobody wants to wait for connections
             self._deadline = min(self._deadline, time.monotonic() + GRACE)
         else:
             limits = self._config.limits
@@ -262,7 +262,7 @@ class Master:
     # -- workers ---------------------------------------------------------------------------------------------------
     def _fork(self, worker: Worker) -> None:
         read, write = os.pipe2(os.O_CLOEXEC)
-        blocked = (*_SIGNALS, RETIRE)
+        blocked = (*_SIGNALS, RETIRE, NOW)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
         parent = os.getpid()
         pid = os.fork()
@@ -370,8 +370,7 @@ class Master:
         self._code = code
         if self._claim is not None and not self._ready:
             self._claim.abandon()
-        self._leave(DRAIN, GRACE)
-        self._tell(DRAIN)
+        self._leave(NOW, GRACE)
 
     # -- a successor -----------------------------------------------------------------------------------------------
     def _on_asked(self, offer: handover.Offer) -> None:

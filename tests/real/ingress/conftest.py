@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import http.client
+import http.server
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -255,6 +257,61 @@ class StartGateway:
         fresh = self.folder / "routes.json.new"
         fresh.write_text(json.dumps({"sandboxes": dict(routes)}))
         fresh.rename(self.routes_file)
+
+
+class Origin:
+    """An application in a sandbox: any path says hello, and /stream goes on for as long as the test says."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, dict[str, str]]] = []  # path and headers (lower case) of every request
+        self.events: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        origin = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                origin.seen.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
+                if self.path.startswith("/stream"):
+                    self.send_response(200)
+                    self.send_header("Transfer-Encoding", "chunked")
+                    self.end_headers()
+                    while (event := origin.events.get()) is not None:
+                        self.wfile.write(b"%x\r\n%b\r\n" % (len(event), event))
+                    self.wfile.write(b"0\r\n\r\n")
+                    return
+                body = b"hello from " + self.path.encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.port = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._thread.start()
+
+    def path(self, rest: str = "/hello") -> str:
+        """The path by which the sandbox `box` is reached in uri mode."""
+        return f"/box/{self.port}{rest}"
+
+    def close(self) -> None:
+        self.events.put(None)
+        self._server.shutdown()
+        self._thread.join(WITHIN)
+        self._server.server_close()
+
+
+@pytest.fixture
+def origin() -> Iterator[Origin]:
+    """An application on loopback; its sandbox is `{"box": {"host": "127.0.0.1"}}`."""
+    running = Origin()
+    yield running
+    running.close()
 
 
 @pytest.fixture
