@@ -168,7 +168,9 @@ def response_head(
     lines = [b"HTTP/1.1 %d %b" % (head.status, head.reason)]
     bodyless = head.status == 204 or head.status < 200
     for line, name in zip(fields.lines, fields.names, strict=True):
-        if name in _LEFT_OUT or name in nominated or (bodyless and name == b"content-length"):
+        if name in _LEFT_OUT or (bodyless and name == b"content-length"):
+            continue
+        if name in nominated and name != b"content-length":  # without its length the body would have no end
             continue
         if name in REWRITTEN:
             start, _, value = line.partition(b":")
