@@ -40,7 +40,6 @@ class Contender:
         self.port = place.free_port()
         self.folder = place.folder / self.key
         self.folder.mkdir()
-        self.folder.chmod(0o777)  # workers that gave up root put their temporary files here
         self.program: Program | None = None
 
     @property

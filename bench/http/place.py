@@ -25,13 +25,15 @@ from bench.place import CHECKOUT, Cores, Process, wait_for
 from lab.lacking import search_path
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Self
 
 ANSWER = 1024  # octets of a small answer
 BODY = 10 * 1024 * 1024  # octets of a large one
 FILE = "/files/ten"
+_ENDING = (signal.SIGINT, signal.SIGTERM)
 _ORIGIN = """
+{user}
 daemon off;
 worker_processes 1;
 pid {folder}/origin.pid;
@@ -133,7 +135,6 @@ class Place:
         os.sched_setaffinity(0, self.cores.load)
         self._folder = tempfile.TemporaryDirectory(prefix="sallyport-bench-http-")
         self.folder = Path(self._folder.name)
-        self.folder.chmod(0o755)  # an nginx started by root reads as somebody else
         self._programs: list[Program] = []
         try:
             self.echo = self.free_port()
@@ -152,7 +153,7 @@ class Place:
         file.parent.mkdir()
         file.write_bytes(bytes(range(256)) * (BODY // 256))
         config = self.folder / "origin.conf"
-        config.write_text(_ORIGIN.format(folder=self.folder, port=self.plain, text="x" * ANSWER))
+        config.write_text(_ORIGIN.format(user=nginx_user(), folder=self.folder, port=self.plain, text="x" * ANSWER))
         self.start("origin-nginx", [nginx, "-e", "stderr", "-c", str(config)], self.cores.load)
 
     def __enter__(self) -> Self:
@@ -168,8 +169,9 @@ class Place:
             return int(sock.getsockname()[1])
 
     def start(self, name: str, argv: Sequence[str], cores: set[int], env: Mapping[str, str] | None = None) -> Program:
-        program = Program(argv, self.folder / f"{name}.err", self.cores, cores, env or {})
-        self._programs.append(program)
+        with _undisturbed():  # or an end asked for in between would leave a program that nobody knows of
+            program = Program(argv, self.folder / f"{name}.err", self.cores, cores, env or {})
+            self._programs.append(program)
         return program
 
     def close(self) -> None:
@@ -177,6 +179,25 @@ class Place:
             program.close()
         self._folder.cleanup()
         os.sched_setaffinity(0, self.cores.before)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """SIGINT and SIGTERM wait until this is over; they are not blocked, which a child would inherit."""
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda found, _: came.append(found)) for number in _ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for asked in came:
+            signal.raise_signal(asked)
+
+
+def nginx_user() -> str:
+    """Its workers stay who we are: they could not read and write in our folder as anybody else."""
+    return "user root root;" if os.geteuid() == 0 else ""
 
 
 def listens(port: int) -> bool:

@@ -8,7 +8,7 @@ import time
 
 from bench.http.contender import PATIENCE, Contender
 from bench.http.peers import NODE
-from bench.http.place import listens
+from bench.http.place import listens, nginx_user
 
 
 class Nginx(Contender):
@@ -25,6 +25,7 @@ class Nginx(Contender):
         config = self.folder / "nginx.conf"
         config.write_text(
             f"""
+{nginx_user()}
 daemon off;
 worker_processes 1;
 pid {self.folder}/nginx.pid;
