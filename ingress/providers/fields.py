@@ -40,6 +40,8 @@ def host(text: str) -> str:
     text = text.strip(" \t\r\n")
     if not text:
         raise FieldError('an empty host; write an address such as "10.0.0.7" or a name')
+    if "//" in text:
+        raise FieldError(f"{shown(text)} is a URL; write its host alone")
     if text.startswith("["):
         raise FieldError("an address is written without brackets, and the port belongs to the route")
     try:
@@ -75,7 +77,7 @@ def token(text: str) -> str:
     """An access token less the white space around it; blank: none. It has to fit a header field's value."""
     text = text.strip()
     if text and not _TOKEN.fullmatch(text):
-        raise FieldError("the access token holds characters that no header can carry; use printable ASCII")
+        raise FieldError("the token holds what no header can carry; use printable ASCII")
     return text
 
 
