@@ -43,9 +43,7 @@ def document(run: Run, arguments: argparse.Namespace, others: float) -> str:
     how = "make bench-http" + (" (shortened: --quick)" if arguments.quick else "")
     shared = " With one core for load and proxy alike, the figures mean little." if run.place.cores.shared else ""
     noise = f" Others used {others:.0%} of the machine just before: not a quiet one." if others > BUSY else ""
-    versions = ", ".join(
-        f"{contender.name} {contender.version}".strip() for contender in run.contenders if contender.version
-    )
+    versions = ", ".join(dict.fromkeys(text for contender in run.contenders for text in contender.versions()))
     intro = (
         f"# Benchmarks of the gateway\n\nWritten by `{how}` on {time.strftime('%Y-%m-%d', time.gmtime())}: {cpu}, "
         f"{cores} cores, Linux {platform.release()}, CPython {platform.python_version()}. The proxy has one core and "

@@ -54,9 +54,9 @@ class Contender:
         assert found is not None, self.needs
         return found
 
-    @property
-    def version(self) -> str:
-        return self.peers.version(self.needs[0]) if self.needs else ""
+    def versions(self) -> list[str]:
+        """What it is made of: `nginx 1.22.1`."""
+        return [f"{need} {self.peers.version(need)}" for need in self.needs]
 
     def argv(self) -> list[str]:
         raise NotImplementedError

@@ -73,9 +73,8 @@ class _OwnLines(Contender):
     def argv(self) -> list[str]:
         return [self.path, "-P", str(_HERE / self.file), str(self.port)]
 
-    @property
-    def version(self) -> str:
-        return ", ".join(f"{part} {self.peers.version(part)}" for part in self.parts)
+    def versions(self) -> list[str]:
+        return [f"{part} {self.peers.version(part)}" for part in self.parts]
 
 
 class Aiohttp(_OwnLines):

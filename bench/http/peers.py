@@ -28,9 +28,11 @@ PINNED = Path(__file__).with_name("peers.txt")
 NODE_PACKAGE = "configurable-http-proxy"
 NODE_PINNED = "5.3.0"
 DEBIAN = {"nginx": "nginx", "haproxy": "haproxy", "wrk": "wrk", "node": "nodejs", "npm": "npm"}
-PYTHON, NODE = "python", "node-proxy"  # the venv with the Python peers; configurable-http-proxy
+PYTHON, NODE = "python", NODE_PACKAGE  # the venv with the Python peers; configurable-http-proxy
 IN_VENV = ("caddy", "traefik", PYTHON)
-_HOW_TO_ASK = {"nginx": "-v", "haproxy": "-v", "wrk": "-v", "caddy": "version", "traefik": "version", NODE: "--version"}
+_HOW_TO_ASK = {
+    "nginx": "-v", "haproxy": "-v", "caddy": "version", "traefik": "version", "node": "--version", NODE: "--version",
+}  # fmt: skip
 _PATIENCE = 300  # seconds for one installation
 
 

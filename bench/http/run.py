@@ -168,9 +168,13 @@ def carried(ours: Row, other: Row, cell: str) -> tuple[float, str]:
     by_count = ratios(ours.rates(cell), other.rates(cell))
     by_cpu = ratios(other.cpus(cell), ours.cpus(cell))
     value = statistics.median(by_cpu)
-    if statistics.median(burst.busy for burst in ours.bursts[cell]) >= BUSY:
+    share = statistics.median(burst.busy for burst in ours.bursts[cell])
+    counted = f"{middle(by_count, 2)}x by count"
+    if share >= BUSY:
         value = min(value, statistics.median(by_count))
-    return value, f"{middle(by_count, 2)}x by count, {middle(by_cpu, 2)}x by CPU"
+    else:
+        counted += f" (with {share:.0%} of its core)"
+    return value, f"{counted}, {middle(by_cpu, 2)}x by CPU"
 
 
 def slower(ours: Row, other: Row, cell: str) -> tuple[float, str]:
