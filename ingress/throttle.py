@@ -19,7 +19,7 @@ them, each with counters of its own, make it n times that.
 
 The counters lie in one shared mapping made before the workers are forked: fixed size, no lock. A cell is one aligned
 double, the time at which its bucket is empty again; two workers that write at once lose a count, and no value can do
-more than its bucket's own limits, since it is read within them. Cells are found by a keyed hash whose key is drawn at
+more than a full bucket, since one that says more doesn't count. Cells are found by a keyed hash whose key is drawn at
 each start, so nobody outside knows who shares a cell; a bucket has a cell in each of three rows and the lowest counts
 (a count-min sketch), so that filling many cells does not fill somebody else's bucket.
 """
@@ -55,6 +55,8 @@ MISSING = Bucket(120, 10, 16_384)
 SANDBOX = Bucket(60, 1, 4_096)
 LOOKS = Bucket(3, 3, 4_096)
 
+_SKEW = 5.0
+"""Seconds by which one worker's idea of now may be ahead of another's."""
 RECENT = 3_600.0
 """Seconds for which an address that was let into a sandbox is known there."""
 _WAYS = 4
@@ -243,11 +245,12 @@ def _place(client: str) -> bytes:
 
 def _debt(view: Cells, cells: tuple[int, ...], bucket: Bucket, now: float) -> float:
     """Seconds until the bucket is empty, by the row that knows least; never more than a full one takes."""
-    full = bucket.burst / bucket.rate
-    least = full
+    least = bucket.burst / bucket.rate
+    most = least + _SKEW
     for cell in cells:
         debt = view[cell] - now
-        if not debt > 0:  # also where the cell holds no number
+        # Nobody puts in more than fits: what says so is torn, or from before the clock went back, and doesn't count.
+        if not 0 < debt <= most:
             return 0.0
         least = min(least, debt)
     return least
