@@ -27,6 +27,7 @@ class RealRedis:
     def __init__(self, folder: Path, *settings: str) -> None:
         self.path = str(folder / "redis.sock")
         self.port = _free_port()
+        self.certificate = str(folder / "server.crt")
         self._folder = folder
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
@@ -78,7 +79,7 @@ class RealRedis:
             sock.settimeout(5)
             sock.connect(self.path)
             commands = [command, ("QUIT",)]
-            if self._settings and command != ("PING",):
+            if "--requirepass" in self._settings and command != ("PING",):
                 commands.insert(0, ("AUTH", PASSWORD))
             for each in commands:
                 sock.sendall(b"*%d\r\n" % len(each))
@@ -126,6 +127,34 @@ def guarded_redis(tmp_path: Path) -> Iterator[RealRedis]:
     """A running Redis that wants a password."""
     _need_redis()
     made = RealRedis(tmp_path, "--requirepass", PASSWORD)
+    made.start()
+    yield made
+    made.kill()
+
+
+@pytest.fixture
+def encrypted_redis(tmp_path: Path) -> Iterator[RealRedis]:
+    """A running Redis whose port speaks TLS only, with a certificate for localhost that nobody signed."""
+    _need_redis()
+    crt, key = tmp_path / "server.crt", tmp_path / "server.key"
+    request = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-days",
+        "2",
+    ]
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    subprocess.run([*request, *names, "-keyout", key, "-out", crt], check=True, capture_output=True)
+    port = _free_port()
+    files = ["--tls-cert-file", str(crt), "--tls-key-file", str(key), "--tls-auth-clients", "no"]
+    made = RealRedis(tmp_path, "--port", "0", "--tls-port", str(port), *files)
+    made.port = port
     made.start()
     yield made
     made.kill()

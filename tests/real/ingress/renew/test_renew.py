@@ -150,6 +150,21 @@ def test_a_wrong_password_is_said_and_not_repeated(guarded_redis: RealRedis) -> 
     play(scene)
 
 
+def test_over_tls_only_to_whom_the_operator_trusts(encrypted_redis: RealRedis) -> None:
+    async def scene() -> None:
+        url = f"rediss://localhost:{encrypted_redis.port}"
+        for trusted in (f"?ssl_ca_certs={encrypted_redis.certificate}", "?skip_verify=true"):
+            async with Desk(url + trusted) as desk:
+                desk.note("box")
+                await desk.sent(1)
+        async with Desk(url) as desk:
+            desk.note("box")
+            await until(lambda: "certificate" in desk.renewer.health().lower())
+        assert len(encrypted_redis.intents()) == 2
+
+    play(scene)
+
+
 def test_what_waits_at_the_end_is_sent(redis: RealRedis) -> None:
     async def scene() -> None:
         async with Desk(redis.url) as desk:

@@ -1,0 +1,19 @@
+"""What a process says of itself."""
+
+from __future__ import annotations
+
+import os
+
+from ingress.process import usage
+
+
+def test_usage_is_this_process() -> None:
+    before = usage()
+    assert before["resident_bytes"] > 1_000_000
+    descriptors = [os.open(os.devnull, os.O_RDONLY) for _ in range(10)]
+    sum(range(1_000_000))
+    after = usage()
+    assert after["open_fds"] == before["open_fds"] + 10
+    assert after["cpu_seconds"] > before["cpu_seconds"]
+    for descriptor in descriptors:
+        os.close(descriptor)
