@@ -54,10 +54,9 @@ class Intent(NamedTuple):
 
 
 def rfc3339(nanoseconds: int) -> str:
-    """Unix time in nanoseconds as RFC 3339 in UTC; of the fraction, zeros at its end are left out."""
+    """Unix time in nanoseconds as RFC 3339 in UTC; always nine digits of a second, for some readers choke on five."""
     seconds, rest = divmod(nanoseconds, 1_000_000_000)
-    fraction = f".{rest:09d}".rstrip("0") if rest else ""
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}{fraction}Z"
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{rest:09d}Z"
 
 
 class Claims:

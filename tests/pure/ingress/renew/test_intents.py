@@ -29,18 +29,18 @@ def sandboxes(taken: list[Intent]) -> list[str]:
 def test_the_payload_is_what_the_server_reads() -> None:
     intent = Intent("box-1", 8080, "/a b/\u00e9", WALL, 0.0)
     assert intent.payload() == (
-        '{"sandbox_id":"box-1","observed_at":"2025-12-31T23:59:59.12345678Z","port":8080,"request_uri":"/a b/\\u00e9"}'
+        '{"sandbox_id":"box-1","observed_at":"2025-12-31T23:59:59.123456780Z","port":8080,"request_uri":"/a b/\\u00e9"}'
     )
     assert json.loads(intent._replace(port=0, request_uri="").payload()) == {
         "sandbox_id": "box-1",
-        "observed_at": "2025-12-31T23:59:59.12345678Z",
+        "observed_at": "2025-12-31T23:59:59.123456780Z",
     }
 
 
 def test_times() -> None:
-    assert rfc3339(0) == "1970-01-01T00:00:00Z"
+    assert rfc3339(0) == "1970-01-01T00:00:00.000000000Z"
     assert rfc3339(1) == "1970-01-01T00:00:00.000000001Z"
-    assert rfc3339(1_500_000_000) == "1970-01-01T00:00:01.5Z"
+    assert rfc3339(1_500_000_000) == "1970-01-01T00:00:01.500000000Z"
 
 
 def test_one_intent_a_sandbox_in_each_interval() -> None:
