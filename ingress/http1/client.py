@@ -215,11 +215,14 @@ class Client(Connection):
         if self._endpoint is not endpoint or self._upstream is not None or self.state not in (BODY, ANSWER):
             endpoint.give_back(upstream)
             return
+        if not upstream.usable():
+            self._fail(
+                Refusal(502, "upstream_closed", "the sandbox closed the connection, or spoke before it was asked")
+            )
+            return
         request, self._outgoing = self._outgoing, b""
         self._upstream = upstream
         upstream.begin(self, request)
-        if self.write_paused:
-            upstream.transport.pause_reading()
         self.resume_reading()
 
     # its body

@@ -61,6 +61,8 @@ class Endpoint:
 
     def give_back(self, upstream: Upstream) -> None:
         """Keep a connection for the next request, or close it where it isn't wanted."""
+        if not upstream.usable():
+            return
         if self.retired or len(self.idle) >= self.core.limits.idle_per_endpoint or self.core.draining:
             upstream.close()
             return

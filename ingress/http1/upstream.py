@@ -105,6 +105,8 @@ class Upstream(asyncio.Protocol):
             client.send(framed([data]) if not self._plain else data)
 
     def eof_received(self) -> bool:
+        if self.client is None:
+            self.close()  # out of the pool before the next request looks there
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -112,8 +114,7 @@ class Upstream(asyncio.Protocol):
         endpoint.load.connections -= 1
         client, self.client = self.client, None
         if client is None:
-            if self.state == IDLE and self in endpoint.idle:
-                endpoint.idle.remove(self)
+            self.close()
             return
         if self.state == CLOSE and exc is None:
             if not self._plain:
@@ -140,25 +141,34 @@ class Upstream(asyncio.Protocol):
     def begin(self, client: Client, request: bytes) -> None:
         """Send a request's head, with what there is of its body, and expect its answer."""
         self.client = client
+        if client.write_paused:
+            self.transport.pause_reading()  # the client hasn't read its last answer yet
         self.state = HEAD
         self.served += 1
         self._interim = 0
         self.transport.write(request)
 
+    def usable(self) -> bool:
+        """May a request be sent on it? A server may close, or speak unasked, before there is one."""
+        return self.state == IDLE
+
     def close(self) -> None:
         """Give the connection up, whatever it is doing. Its client, if it has one, is told nothing."""
         self.client = None
         self.state = DONE
+        idle = self.endpoint.idle
+        if self in idle:
+            idle.remove(self)
         self.transport.abort()
 
     # reading
 
     def _head(self, client: Client, data: bytes) -> None:
         end = data.find(b"\r\n\r\n") + 4
+        if max(end, len(data) if end < 4 else 0) > self.endpoint.core.limits.head_bytes:
+            self._lie(client, "its response head is too long")
+            return
         if end < 4:
-            if len(data) > self.endpoint.core.limits.head_bytes:
-                self._lie(client, "its response head is too long")
-                return
             self._buffer = data
             return
         self._buffer = b""
@@ -220,7 +230,9 @@ class Upstream(asyncio.Protocol):
         return answer.length
 
     def _render(self, client: Client, answer: ResponseHead, length: int) -> bytes:
-        shown = CHUNKED if length < 0 and client.version == 11 else length
+        shown = length
+        if length < 0:
+            shown = CHUNKED if client.version == 11 else UNTIL_CLOSE  # HTTP/1.0 has no chunks
         if client.head_only and answer.length == CHUNKED and client.version == 11:
             shown = CHUNKED
         if length < 0 and client.version == 10:
