@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 QUEUE = 1024
 """Intents that may wait; of one sandbox the latest does."""
-KEEP = 30.0
-"""Seconds after which an intent that Redis didn't take is given up; a sandbox that is still in use has another."""
+KEEP = 240.0
+"""Seconds after which an intent that Redis didn't take is given up: its reader throws away what is five minutes old."""
 AGAIN = 5.0
 """Seconds until the next intent of a sandbox whose last one was lost."""
 SEEN = 65_536

@@ -1,7 +1,7 @@
 """Renew intents: Redis is told which sandboxes are in use, so that their owner renews them.
 
 A request only leaves a note; one task a worker takes the notes to Redis, several in one exchange. Redis may be slow,
-hung or gone: requests and start-up don't wait for it, what can't be sent is kept for half a minute and then counted as
+hung or gone: requests and start-up don't wait for it, what can't be sent is kept for four minutes and then counted as
 failed, what doesn't fit is counted as dropped, and `health` says what is wrong. An intent may arrive twice, where a
 connection breaks between a push and its answer.
 """

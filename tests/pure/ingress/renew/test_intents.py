@@ -86,7 +86,7 @@ def test_a_full_queue_drops_and_soon_tries_again() -> None:
 
 
 def test_what_was_not_taken_is_kept_in_order_and_then_given_up() -> None:
-    intents = Intents(60.0)
+    intents = Intents(600.0)
     for now, sandbox in ((0.0, "a"), (1.0, "b"), (2.0, "c")):
         note(intents, sandbox, now)
     taken = intents.take(2)
@@ -140,7 +140,7 @@ def test_workers_share_their_claims() -> None:
 
 def test_a_claim_ends_when_its_intent_is_given_up() -> None:
     claims = Claims()
-    one, other = Intents(60.0, claims), Intents(60.0, claims)
+    one, other = Intents(600.0, claims), Intents(600.0, claims)
     note(one, "a", 0.0)
     assert one.put_back(one.take(1), KEEP + 1) == 1
     assert note(other, "a", KEEP + 2)
