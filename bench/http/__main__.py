@@ -24,7 +24,7 @@ from bench.http.contenders import BY_KEY, KINDS
 from bench.http.parts import PARTS
 from bench.http.peers import Peers
 from bench.http.place import Place
-from bench.http.run import DRY, FULL, QUICK, Run
+from bench.http.run import DRY, FULL, OURS, QUICK, Run
 from bench.place import CHECKOUT, neighbours
 from bench.report import goals, short
 
@@ -109,6 +109,9 @@ def main(argv: list[str] | None = None) -> int:
         if run.goals:
             print(goals(run.goals))
         print(f"\nin {time.monotonic() - run.began:.0f} s")
+    if OURS in keys and any(name.startswith(OURS) for name in run.absent):
+        print("bench: sallyport was not measured, or not all of it: nothing is written", file=sys.stderr)
+        return 1
     if not (arguments.only or arguments.contenders or arguments.dry):
         DOCUMENT.write_text(text)
         print(f"written: {DOCUMENT.relative_to(CHECKOUT)}")

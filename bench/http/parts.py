@@ -31,6 +31,7 @@ def requests(run: Run) -> None:
 
     for row in rows:
         if row.contender.compiles and wrk:
+            run.say(f"{row.name} warms up")
             load.burst(row.contender, VARIED, 2 * size.wrk)
 
     def measure(row: Row) -> str:
@@ -190,6 +191,9 @@ def memory(run: Run) -> None:
     connections = max(run.size.connections)
     found = []
     for contender in [one for one in run.contenders if one.memory]:
+        if run.over:
+            run.leave_out(f"{contender.name} (memory)", "time was up")
+            continue
         if not run.start(contender):
             continue
         weight = Weight(contender)

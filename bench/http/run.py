@@ -54,6 +54,13 @@ class Row:
     def name(self) -> str:
         return self.contender.name
 
+    def forget(self, turn: int) -> None:
+        """What was measured in this round; the ones before stay."""
+        for bursts in self.bursts.values():
+            del bursts[turn:]
+        for spreads in self.spreads.values():
+            del spreads[turn:]
+
     def rates(self, cell: str) -> list[float]:
         return [burst.rate for burst in self.bursts.get(cell, ())]
 
@@ -131,7 +138,7 @@ class Run:
                 return
             for row in list(rows):
                 try:
-                    found = measure(row)
+                    found = self._measured(row, turn, measure)
                 except (OSError, RuntimeError) as error:
                     rows.remove(row)
                     self.leave_out(f"{row.name} ({what})", str(error))
@@ -139,6 +146,21 @@ class Run:
                 self.say(f"{what}, round {turn + 1} of {self.size.rounds}: {row.name}: {found}")
                 row.contender.settle()
             longest = max(longest, time.monotonic() - begin)
+
+    def _measured(self, row: Row, turn: int, measure: Callable[[Row], str]) -> str:
+        """One contender in one round. What fails is tried once more: a busy machine is not a contender's fault."""
+        try:
+            return measure(row)
+        except (OSError, RuntimeError) as error:
+            self.say(f"{row.name}, once more: {error}")
+            row.forget(turn)
+            row.contender.settle(5)
+            return measure(row)
+
+    @property
+    def over(self) -> bool:
+        """Has it taken as long as it may?"""
+        return time.monotonic() - self.began > self.size.limit
 
 
 def row_of(rows: Iterable[Row], key: str) -> Row | None:

@@ -70,6 +70,14 @@ def test_of_the_two_readings_the_smaller_one_counts() -> None:
     assert "1.50x by CPU" in text
 
 
+def test_a_round_that_failed_is_forgotten_the_ones_before_stay() -> None:
+    measured = row([1.0, 2.0], [1.0, 1.0])
+    measured.spreads["1"] = [Spread(1, 1), Spread(2, 2)]
+    measured.forget(1)
+    assert measured.rates("32") == [1.0]
+    assert measured.spreads["1"] == [Spread(1, 1)]
+
+
 def test_a_count_that_the_load_limited_does_not_decide() -> None:
     limited, other = row([60.0], [10.0], busy=0.8), row([50.0], [20.0])
     assert carried(limited, other, "32")[0] == 2
