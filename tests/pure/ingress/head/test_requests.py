@@ -1,0 +1,346 @@
+"""Request heads: what is taken, what is refused with which status, and that h11 reads the same."""
+
+from __future__ import annotations
+
+import h11
+import pytest
+from hypothesis import example, find, given
+from hypothesis import strategies as st
+
+from ingress.head import CHUNKED, BadHead, Fields, RequestHead, read_request, request_length, request_line
+
+HOST = b"Host: box.example\r\n"
+
+
+def head(*lines: bytes, first: bytes = b"GET / HTTP/1.1", host: bytes = HOST) -> bytes:
+    return first + b"\r\n" + host + b"".join(line + b"\r\n" for line in lines) + b"\r\n"
+
+
+def refused(raw: bytes) -> BadHead:
+    with pytest.raises(BadHead) as caught:
+        read_request(raw)
+    return caught.value
+
+
+# ---- tables ------------------------------------------------------------------------------------------------------
+
+
+def test_a_head_is_read_as_it_was_sent() -> None:
+    read = read_request(head(b"X-One:  a, b \t", b"x-one: c", b"X-EMPTY:", first=b"PUT /a//b/%2F..;x?y=%00#z HTTP/1.1"))
+    assert (read.method, read.target, read.version, read.length) == (b"PUT", b"/a//b/%2F..;x?y=%00#z", 11, 0)
+    assert read.fields.items == [
+        (b"Host", b"box.example"),
+        (b"X-One", b"a, b"),
+        (b"x-one", b"c"),
+        (b"X-EMPTY", b""),
+    ]
+
+
+@pytest.mark.parametrize(
+    "target",
+    [b"/", b"//", b"/%2e%2e/", b"/..", b"/;a", b"/?a?b", b"*", b"http://box.example/x", b"/" + b"a" * 60_000],
+)
+def test_a_target_is_not_touched(target: bytes) -> None:
+    assert read_request(head(first=b"GET " + target + b" HTTP/1.1")).target == target
+
+
+@pytest.mark.parametrize(
+    ("line", "length"),
+    [
+        (b"Content-Length: 0", 0),
+        (b"Content-Length: 5", 5),
+        (b"Content-Length: 007", 7),
+        (b"content-LENGTH: 999999999999999999", 999_999_999_999_999_999),
+        (b"Transfer-Encoding: chunked", CHUNKED),
+        (b"Transfer-Encoding: CHUNKED", CHUNKED),
+        (b"X-Nothing: of it", 0),
+    ],
+)
+def test_the_length_of_a_body(line: bytes, length: int) -> None:
+    assert read_request(head(line, first=b"POST / HTTP/1.1")).length == length
+
+
+I1 = {
+    "both lengths": head(b"Content-Length: 5", b"Transfer-Encoding: chunked"),
+    "both lengths, other order": head(b"Transfer-Encoding: chunked", b"Content-Length: 5"),
+    "two content lengths": head(b"Content-Length: 5", b"Content-Length: 6"),
+    "the same length twice": head(b"Content-Length: 5", b"Content-Length: 5"),
+    "a list of lengths": head(b"Content-Length: 5, 5"),
+    "a signed length": head(b"Content-Length: +5"),
+    "a negative length": head(b"Content-Length: -5"),
+    "a hexadecimal length": head(b"Content-Length: 0x5"),
+    "a length with an underscore": head(b"Content-Length: 1_0"),
+    "a length in other digits": head("Content-Length: \u0665".encode()),
+    "no length": head(b"Content-Length:"),
+    "a length beyond 64 bits": head(b"Content-Length: 99999999999999999999"),
+    "a length of nineteen digits": head(b"Content-Length: 1000000000000000000"),
+    "xchunked": head(b"Transfer-Encoding: xchunked"),
+    "chunked twice": head(b"Transfer-Encoding: chunked, chunked"),
+    "chunked in two fields": head(b"Transfer-Encoding: chunked", b"Transfer-Encoding: chunked"),
+    "gzip, chunked": head(b"Transfer-Encoding: gzip, chunked"),
+    "chunked, identity": head(b"Transfer-Encoding: chunked, identity"),
+    "identity": head(b"Transfer-Encoding: identity"),
+    "a quoted coding": head(b'Transfer-Encoding: "chunked"'),
+    "a coding with a parameter": head(b"Transfer-Encoding: chunked;a=b"),
+    "a vertical tab before the coding": head(b"Transfer-Encoding: \x0bchunked"),
+    "an empty coding": head(b"Transfer-Encoding:"),
+    "chunked on HTTP/1.0": head(b"Transfer-Encoding: chunked", first=b"POST / HTTP/1.0"),
+    "two hosts": head(b"Host: other.example"),
+    "the same host twice": head(HOST.rstrip()),
+    "no host": head(host=b""),
+    "a space before the colon": head(b"X-One : a"),
+    "a tab before the colon": head(b"Transfer-Encoding\t: chunked"),
+    "an empty name": head(b": a"),
+    "no colon": head(b"X-One"),
+    "a folded line": head(b"X-One: a", b" b"),
+    "a folded first line": head(host=b" Host: a\r\n"),
+    "a bare line feed": head(b"X-One: a\nX-Two: b"),
+    "a bare carriage return": head(b"X-One: a\rX-Two: b"),
+    "a bare line feed after the request line": b"GET / HTTP/1.1\nHost: a\r\n\r\n",
+    "an end of two line feeds": b"GET / HTTP/1.1\r\nHost: a\n\nGET /b HTTP/1.1\r\nHost: a\r\n\r\n",
+    "an end of a line feed": b"GET / HTTP/1.1\r\nHost: a\r\n\nX: y\r\n\r\n",
+    "a nul in a value": head(b"X-One: a\0b"),
+    "a nul in a name": head(b"X\0One: a"),
+    "a delete in a value": head(b"X-One: a\x7fb"),
+    "a control character in a value": head(b"X-One: a\x01b"),
+    "a high byte in a name": head(b"X-\xfcne: a"),
+    "a nul in the target": head(first=b"GET /\0 HTTP/1.1"),
+    "a high byte in the target": head(first=b"GET /\xff HTTP/1.1"),
+    "a tab in the target": head(first=b"GET /\ta HTTP/1.1"),
+    "a space in the target": head(first=b"GET /a b HTTP/1.1"),
+    "two spaces": head(first=b"GET  / HTTP/1.1"),
+    "a tab for a space": head(first=b"GET\t/\tHTTP/1.1"),
+    "a space at the end of the request line": head(first=b"GET / HTTP/1.1 "),
+    "a line feed before the method": b"\n" + head(),
+    "an empty line before the method": b"\r\n" + head(),
+    "a space before the method": head(first=b" GET / HTTP/1.1"),
+    "no version": head(first=b"GET /"),
+    "a version in lower case": head(first=b"GET / http/1.1"),
+    "another protocol": head(first=b"GET / RTSP/1.0"),
+    "an empty target": head(first=b"GET  HTTP/1.1"),
+    "a target that is no path": head(first=b"GET index.html HTTP/1.1"),
+}
+
+
+@pytest.mark.parametrize("raw", I1.values(), ids=I1.keys())
+def test_i1_a_head_of_two_readings_is_refused(raw: bytes) -> None:
+    assert refused(raw).status == 400
+
+
+def test_i1_the_same_head_without_the_fault_is_taken() -> None:
+    assert read_request(head(b"Content-Length: 5", b"X-One: a")).length == 5
+    assert read_request(head(b"Transfer-Encoding: chunked")).length == CHUNKED
+
+
+@pytest.mark.parametrize(
+    ("first", "status"),
+    [
+        (b"GET / HTTP/2.0", 505),
+        (b"GET / HTTP/1.2", 505),
+        (b"GET / HTTP/0.9", 505),
+        (b"PRI * HTTP/2.0", 505),
+        (b"GET / HTTP/1.10", 505),
+        (b"CONNECT box.example:443 HTTP/1.1", 405),
+        (b"get / HTTP/1.1", 501),
+        (b"BREW / HTTP/1.1", 501),
+        (b"GET / HTTP/11", 505),
+        (b"GET / HTTP/x.y", 400),
+    ],
+)
+def test_what_is_understood_but_not_served_has_its_own_status(first: bytes, status: int) -> None:
+    assert refused(head(first=first)).status == status
+
+
+def test_an_http_1_0_request_may_come_without_a_host() -> None:
+    read = read_request(b"GET / HTTP/1.0\r\n\r\n")
+    assert (read.version, read.length, read.fields.items) == (10, 0, [])
+
+
+@pytest.mark.parametrize(
+    "method", [b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"PROPFIND", b"REPORT", b"MKCOL"]
+)
+def test_methods_that_people_use(method: bytes) -> None:
+    assert read_request(head(first=method + b" / HTTP/1.1")).method == method
+
+
+def test_an_upgrade_is_read_to_its_end() -> None:
+    read = read_request(head(b"Connection: Upgrade", b"Upgrade: websocket", b"X-Last: 1"))
+    assert read.fields.get(b"x-last") == b"1"
+
+
+# ---- fields ------------------------------------------------------------------------------------------------------
+
+
+def test_fields_by_name() -> None:
+    fields = Fields([b"Accept: a", b"ACCEPT:b \t", b"Connection:  Keep-Alive , ,X", b"connection: y", b"Empty:"])
+    assert fields.items[:2] == [(b"Accept", b"a"), (b"ACCEPT", b"b")]
+    assert fields.items[4] == (b"Empty", b"")
+    assert fields.get(b"accept") == b"a"
+    assert fields.all(b"accept") == [b"a", b"b"]
+    assert fields.get(b"absent") is None
+    assert fields.all(b"absent") == []
+    assert fields.tokens(b"connection") == [b"keep-alive", b"x", b"y"]
+    assert fields.tokens(b"absent") == []
+
+
+# ---- properties --------------------------------------------------------------------------------------------------
+
+NAMES = st.sampled_from(
+    [b"Content-Length", b"Transfer-Encoding", b"Connection", b"Host", b"Upgrade", b"X-One", b"Expect", b"TE", b"x_one"]
+)
+VALUES = st.sampled_from(
+    [
+        b"",
+        b"0",
+        b"5",
+        b"05",
+        b"+5",
+        b"5, 5",
+        b"chunked",
+        b"Chunked",
+        b"gzip, chunked",
+        b"close",
+        b"upgrade",
+        b"a",
+        b"websocket",
+        b"100-continue",
+        b"trailers",
+        b"a b",
+        b'"q"',
+        b"\xfc",
+        b"\x0b5",
+        b"a\tb",
+        b"box.example:80",
+    ]
+)
+GOOD = st.sampled_from(
+    [
+        b"Content-Length: 5\r\n",
+        b"Transfer-Encoding: chunked\r\n",
+        b"Connection: upgrade\r\n",
+        b"X-One: \xfc\r\n",
+        b"Upgrade: websocket\r\n",
+        b"content-LENGTH:  005 \t\r\n",
+        b"transfer-encoding:Chunked\r\n",
+        b"X-Empty:\r\n",
+    ]
+)
+WILD = st.builds(
+    lambda name, colon, value, end: name + colon + value + end,
+    NAMES,
+    st.sampled_from([b": ", b":", b":\t ", b" :", b"\t:", b""]) | st.just(b": "),
+    VALUES | st.binary(max_size=8),
+    st.just(b"\r\n") | st.sampled_from([b"\r\n", b"\n", b"\r", b"\r\n ", b" \r\n", b"\0\r\n"]),
+)
+FIELDS = st.lists(GOOD, max_size=3) | st.lists(GOOD | WILD, max_size=4)
+FIRST = st.builds(
+    lambda method, space, target, other, version: method + space + target + other + version + b"\r\n",
+    st.sampled_from([b"GET", b"POST", b"HEAD", b"OPTIONS", b"PUT", b"get", b"CONNECT", b"G T"]),
+    st.just(b" ") | st.sampled_from([b" ", b"  ", b"\t"]),
+    st.sampled_from([b"/", b"*", b"/a?b#c", b"//x", b"http://a/b", b"/%00", b""]) | st.binary(max_size=8),
+    st.just(b" ") | st.sampled_from([b" ", b"  ", b"\t"]),
+    st.sampled_from([b"HTTP/1.1", b"HTTP/1.1", b"HTTP/1.0", b"HTTP/2.0", b"HTTP/1.1 "]),
+)
+
+
+@st.composite
+def heads(draw: st.DrawFn) -> bytes:
+    """Something like a head, cut at the first empty line as a connection cuts it."""
+    first = draw(st.sampled_from([b"POST /a HTTP/1.1\r\n", b"GET //?%00 HTTP/1.1\r\n", b"PUT / HTTP/1.0\r\n"]) | FIRST)
+    raw = first + draw(st.just(HOST) | st.sampled_from([HOST, b""])) + b"".join(draw(FIELDS)) + b"\r\n"
+    if draw(st.booleans()):
+        at = draw(st.integers(0, len(raw) - 1))
+        raw = raw[:at] + draw(st.binary(max_size=2)) + raw[at + draw(st.integers(0, 2)) :]
+    end = raw.find(b"\r\n\r\n")
+    return raw[: end + 4] if end >= 0 else raw + b"\r\n\r\n"
+
+
+def by_h11(read: RequestHead, raw: bytes) -> None:
+    """Hold h11 to having read the same from the same octets, and to taking a body of that length behind it."""
+    connection = h11.Connection(h11.SERVER)
+    connection.receive_data(raw)
+    request = connection.next_event()
+    assert isinstance(request, h11.Request), request
+    assert request.method == read.method
+    assert request.target == read.target
+    assert request.http_version == (b"1.1" if read.version == 11 else b"1.0")
+    ours = [(name.lower(), value) for name, value in read.fields.items]
+    lowered = [(name, value.lower() if name == b"transfer-encoding" else value) for name, value in ours]
+    assert list(request.headers) == lowered
+    if read.length == 0:
+        assert isinstance(connection.next_event(), h11.EndOfMessage)
+        return
+    assert connection.next_event() is h11.NEED_DATA
+    if read.length == CHUNKED:
+        connection.receive_data(b"3\r\nabc\r\n0\r\n\r\n")
+        wanted = 3
+    else:
+        wanted = min(read.length, 1_000)
+        connection.receive_data(b"a" * wanted)
+    data = connection.next_event()
+    assert isinstance(data, h11.Data)
+    assert len(data.data) == wanted
+    if wanted == read.length or read.length == CHUNKED:
+        assert isinstance(connection.next_event(), h11.EndOfMessage)
+
+
+def accepted(raw: bytes) -> bool:
+    try:
+        read_request(raw)
+    except BadHead:
+        return False
+    return True
+
+
+@given(heads())
+@example(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 5\r\n\r\n")
+@example(b"POST / HTTP/1.0\r\nContent-Length: 3\r\n\r\n")
+def test_i1_what_is_taken_h11_reads_the_same_way(raw: bytes) -> None:
+    try:
+        read = read_request(raw)
+    except BadHead:
+        return
+    by_h11(read, raw)
+
+
+def test_the_generator_of_heads_makes_good_ones_too() -> None:
+    """The control: nothing is proved by heads that are all refused."""
+    find(heads(), lambda raw: accepted(raw) and b"hunked" in raw)
+    find(heads(), lambda raw: accepted(raw) and b"005" in raw)
+
+
+@given(st.binary(max_size=80) | st.builds(lambda raw: b"GET / HTTP/1.1\r\nHost: a\r\n" + raw, st.binary(max_size=40)))
+def test_any_octets_give_a_head_or_this_one_error(raw: bytes) -> None:
+    for octets in (raw, raw + b"\r\n\r\n"):
+        try:
+            read = read_request(octets)
+        except BadHead as error:
+            fault = error
+        else:
+            assert read.length >= CHUNKED
+            continue
+        assert fault.status in (400, 405, 501, 505)
+        assert str(fault).isprintable()
+
+
+@given(st.binary(max_size=40))
+def test_any_request_line_gives_three_parts_or_this_one_error(line: bytes) -> None:
+    try:
+        method, target, version = request_line(line)
+    except BadHead:
+        return
+    assert b"%b %b HTTP/%b" % (method, target, b"1.1" if version == 11 else b"1.0") == line
+
+
+@given(st.sampled_from([10, 11]), st.lists(VALUES, max_size=2), st.lists(VALUES, max_size=2))
+def test_i1_a_length_is_only_ever_one_thing(version: int, codings: list[bytes], lengths: list[bytes]) -> None:
+    fields = Fields([b"Transfer-Encoding:" + value for value in codings] + [b"Content-Length:" + v for v in lengths])
+    try:
+        length = request_length(fields, version)
+    except BadHead:
+        return
+    if codings:
+        assert (length, version, lengths, b",".join(codings).lower()) == (CHUNKED, 11, [], b"chunked")
+    else:
+        assert length == int(lengths[0] if lengths else 0)
+        assert len(lengths) < 2
