@@ -44,7 +44,7 @@ class Rewriter:
         """A Set-Cookie: for its own host, for its own prefix. A `__Host-` cookie has to keep Path=/ or is refused."""
         parts = value.split(b";")
         kept = [parts[0]]
-        host_bound = parts[0].lstrip(b" \t").startswith(b"__Host-")
+        host_bound = parts[0].lstrip(b" \t").lower().startswith(b"__host-")  # browsers compare without case
         path = b""
         for part in parts[1:]:
             name, _, text = part.partition(b"=")
@@ -64,9 +64,10 @@ class Rewriter:
         # Without a Path a browser takes the request's own folder, which is under the prefix already.
         return b";".join(kept)
 
-    def _within(self, path: bytes) -> bytes:
-        plain = unquote_to_bytes(path)
-        known = plain == self._prefix or plain.startswith((self._slashed, self._prefix + b"?", self._prefix + b"#"))
-        if known and b"/.." not in plain:  # a path that climbs out of the prefix again doesn't know it
-            return path
-        return self._prefix + path
+    def _within(self, reference: bytes) -> bytes:
+        cut = min([at for at in (reference.find(b"?"), reference.find(b"#")) if at >= 0], default=len(reference))
+        path = unquote_to_bytes(reference[:cut])
+        known = path == self._prefix or path.startswith(self._slashed)
+        if known and b".." not in path.split(b"/"):  # a path that climbs out of the prefix again doesn't know it
+            return reference
+        return self._prefix + reference
