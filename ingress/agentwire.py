@@ -71,15 +71,15 @@ def host_and_port(host: str, port: int) -> bytes:
 
 
 def _once(fields: Fields, name: bytes) -> bytes | None:
-    values = fields.values.get(name)
-    if values is not None and len(values) > 1:
+    values = fields.all(name)
+    if len(values) > 1:
         raise _bad(f"more than one {name.decode()} header; send it once")
     return values[0] if values else None
 
 
 def _timeout(fields: Fields, most: float) -> float:
     """What is no positive number of seconds doesn't count, and nothing counts above the cap."""
-    values = fields.values.get(b"x-sandbox-timeout", [])
+    values = fields.all(b"x-sandbox-timeout")
     if len(values) != 1 or not _SECONDS.fullmatch(values[0]):
         return most
     seconds = float(values[0])

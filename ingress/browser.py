@@ -120,7 +120,7 @@ def cookie_until(ring: KeyRing, value: str, sandbox: str, port: int, token: str,
 def cookies(fields: Fields, *names: bytes) -> list[str]:
     """The values of these cookies, a few at most, in the order sent."""
     found: list[str] = []
-    for line in fields.values.get(b"cookie", ()):
+    for line in fields.all(b"cookie"):
         if b"sallyport-" not in line:
             continue
         for pair in line.split(b";"):
@@ -132,7 +132,7 @@ def cookies(fields: Fields, *names: bytes) -> list[str]:
 
 def access_cookies(fields: Fields, route: Route) -> list[str]:
     """What a browser offers for this sandbox and port."""
-    return cookies(fields, ACCESS_COOKIE, wide_name(route)) if b"cookie" in fields.values else []
+    return cookies(fields, ACCESS_COOKIE, wide_name(route)) if b"cookie" in fields else []
 
 
 def wide_name(route: Route) -> bytes:
@@ -146,8 +146,8 @@ def _place(route: Route) -> bytes:
 
 def from_here(fields: Fields, authority: Authority) -> bool | None:
     """Does `Origin` name the place that is asked; None where there is no Origin. `null` and oddities are elsewhere."""
-    sent = fields.values.get(b"origin")
-    if sent is None:
+    sent = fields.all(b"origin")
+    if not sent:
         return None
     match = _ORIGIN.fullmatch(sent[0]) if len(sent) == 1 else None
     return match is not None and _agrees(match[2], match[1], authority)
@@ -162,7 +162,7 @@ def _agrees(named: bytes, scheme: bytes, authority: Authority) -> bool:
 
 def may_use_cookie(head: RequestHead, authority: Authority) -> bool:
     """May a cookie speak for this request: not for an upgrade or an unsafe method started by a page from elsewhere."""
-    if head.method in _SAFE and b"upgrade" not in head.fields.values:
+    if head.method in _SAFE and b"upgrade" not in head.fields:
         return True
     return from_here(head.fields, authority) is not False
 

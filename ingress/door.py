@@ -61,8 +61,8 @@ class Door:
         self, head: RequestHead, sandbox: Sandbox, route: Route, authority: Authority, client: str, now: float
     ) -> float | None:
         fields = head.fields
-        sent = fields.values.get(ACCESS_HEADER)
-        if sent is not None:
+        sent = fields.all(ACCESS_HEADER)
+        if sent:
             self._may_look(sandbox, client, now)
             if len(sent) == 1 and token_equals(sent[0], sandbox.token):
                 return inf
@@ -124,7 +124,7 @@ class Door:
 
     def bearer(self, fields: Fields, token: str, client: str, now: float) -> None:
         """The token of agent-sandbox's router; 401 without it."""
-        sent = fields.values.get(b"authorization", [])
+        sent = fields.all(b"authorization")
         scheme, _, offered = sent[0].partition(b" ") if len(sent) == 1 else (b"", b"", b"")
         if offered:
             if not self._throttle.may_look(client, now):

@@ -324,7 +324,7 @@ class Gate:
     ) -> None:
         """Keep this answer with the header section, where every method may have it."""
         needs = proof != inf or bool(admission.sandbox.token.strip())
-        if needs and ACCESS_HEADER not in fields.values and browser.from_here(fields, authority) is False:
+        if needs and ACCESS_HEADER not in fields and browser.from_here(fields, authority) is False:
             return  # a cookie may have spoken, and for another method it must not
         seen = _Seen()
         seen.admission = admission
@@ -351,7 +351,7 @@ class Gate:
         self, head: RequestHead, authority: Authority, target: bytes, client: str, now: float
     ) -> Admission | Reply:
         fields = head.fields
-        if head.method in (b"GET", b"HEAD") and _path(target) in _STATUS and b"x-sandbox-id" not in fields.values:
+        if head.method in (b"GET", b"HEAD") and _path(target) in _STATUS and b"x-sandbox-id" not in fields:
             if _path(target) == _STATUS[1]:
                 return Reply(200, b"Content-Type: application/json\r\n", b'{"status":"ok"}')
             if self.settings.status_ok:
@@ -383,8 +383,7 @@ def _path(target: bytes) -> bytes:
 
 
 def _renews(fields: Fields) -> bool:
-    values = fields.values.get(RENEW_HEADER)
-    return values is None or b"skip" not in [value.lower() for value in values]
+    return RENEW_HEADER not in fields or b"skip" not in [value.lower() for value in fields.all(RENEW_HEADER)]
 
 
 def _shown(sandbox: Sandbox, head: RequestHead, authority: Authority) -> bytes:

@@ -39,48 +39,48 @@ class Fields:
     keep that in `memo`, under a key of its own, and find it at the next request.
     """
 
-    __slots__ = ("lines", "memo", "names", "values")
+    __slots__ = ("_last", "lines", "memo", "names")
 
     def __init__(self, lines: list[bytes]) -> None:
         """lines: as they came, checked (each a name, a colon and a value), without their line ends."""
         self.lines = lines
-        names: list[bytes] = []
-        values: dict[bytes, list[bytes]] = {}
-        for line in lines:
-            name, _, value = line.partition(b":")
-            name = name.lower()
-            names.append(name)
-            if name in values:
-                values[name].append(value.strip(b" \t"))
-            else:
-                values[name] = [value.strip(b" \t")]
-        self.names = names
+        self.names = [line.partition(b":")[0].lower() for line in lines]
         """The name of each line, in lower case."""
-        self.values = values
-        """name in lower case -> values in order, without surrounding white space"""
+        self._last = dict(zip(self.names, lines, strict=True))
         self.memo: dict[str, Any] = {}
+
+    def __contains__(self, name: bytes) -> bool:
+        """Is there a field of this name (lower case)?"""
+        return name in self._last
+
+    def get(self, name: bytes) -> bytes | None:
+        """The value of a field that counts once; of several the first. `name` in lower case."""
+        found = self.all(name)
+        return found[0] if found else None
+
+    def all(self, name: bytes) -> list[bytes]:
+        """Every value of a field, in order, without surrounding white space; `name` in lower case."""
+        line = self._last.get(name)
+        if line is None:
+            return []
+        if len(self._last) == len(self.lines):
+            return [line[len(name) + 1 :].strip(b" \t")]
+        pairs = zip(self.names, self.lines, strict=True)
+        return [line[len(name) + 1 :].strip(b" \t") for known, line in pairs if known == name]
+
+    def tokens(self, name: bytes) -> list[bytes]:
+        """The members of a comma-separated field in lower case, empty ones left out (RFC 9110 section 5.6.1)."""
+        if name not in self._last:
+            return []
+        found = self.all(name)
+        if len(found) == 1 and b"," not in found[0]:
+            return [found[0].lower()] if found[0] else []
+        return [token for part in b",".join(found).lower().split(b",") if (token := part.strip(b" \t"))]
 
     @property
     def items(self) -> list[tuple[bytes, bytes]]:
         """(name as sent, value without surrounding white space) of each line; made anew each time."""
         return [(name, value.strip(b" \t")) for name, _, value in (line.partition(b":") for line in self.lines)]
-
-    def get(self, name: bytes) -> bytes | None:
-        """The value of a field that counts once; of several the first. `name` in lower case."""
-        found = self.values.get(name)
-        return found[0] if found else None
-
-    def all(self, name: bytes) -> list[bytes]:
-        """Every value of a field, in order; `name` in lower case."""
-        return self.values.get(name, [])
-
-    def tokens(self, name: bytes) -> list[bytes]:
-        """The members of a comma-separated field in lower case, empty ones left out (RFC 9110 section 5.6.1)."""
-        found = self.values.get(name, ())
-        if len(found) == 1 and b"," not in found[0]:
-            return [found[0].lower()] if found[0] else []
-        joined = b",".join(found)
-        return [token for part in joined.lower().split(b",") if (token := part.strip(b" \t"))]
 
 
 class RequestHead:
@@ -124,8 +124,8 @@ def read_request(raw: bytes) -> RequestHead:
     fields = _fields(raw, line_end)
     if method == b"CONNECT":
         raise BadHead("CONNECT is not served here", 405)
-    hosts = fields.values.get(b"host")
-    if hosts is None:
+    hosts = fields.all(b"host")
+    if not hosts:
         if version == 11:
             raise BadHead("an HTTP/1.1 request needs a Host header")
     elif len(hosts) > 1:
@@ -148,14 +148,14 @@ def request_line(line: bytes) -> tuple[bytes, bytes, int]:
 
 def request_length(fields: Fields, version: int) -> int:
     """The body's length: bytes, or CHUNKED; without a word of it, 0 (RFC 9112 section 6.3)."""
-    codings = fields.values.get(b"transfer-encoding")
-    lengths = fields.values.get(b"content-length")
-    if codings is not None:
+    codings = fields.all(b"transfer-encoding")
+    lengths = fields.all(b"content-length")
+    if codings:
         _check_codings(codings, version)
-        if lengths is not None:
+        if lengths:
             raise BadHead("both Transfer-Encoding and Content-Length")
         return CHUNKED
-    return 0 if lengths is None else _length(lengths)
+    return _length(lengths) if lengths else 0
 
 
 def _check_codings(codings: list[bytes], version: int) -> None:
@@ -183,14 +183,14 @@ def read_response(raw: bytes) -> ResponseHead:
     if _REASON(reason) is None:
         raise BadHead("a control character in the reason phrase")
     fields = _fields(raw, line_end)
-    codings = fields.values.get(b"transfer-encoding")
-    lengths = fields.values.get(b"content-length")
-    if codings is not None:
+    codings = fields.all(b"transfer-encoding")
+    lengths = fields.all(b"content-length")
+    if codings:
         _check_codings(codings, version)
-        if lengths is not None:
+        if lengths:
             raise BadHead("both Transfer-Encoding and Content-Length")
         length = CHUNKED
-    elif lengths is not None:
+    elif lengths:
         length = _length(lengths)
     else:
         length = UNTIL_CLOSE

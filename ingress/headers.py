@@ -47,7 +47,7 @@ FORWARDED = frozenset(
 """What only a proxy may say; a client's own are dropped."""
 
 _FRAMING = frozenset((b"host", b"content-length"))
-_WRITTEN = HOP_BY_HOP | FORWARDED | _FRAMING
+WRITTEN = HOP_BY_HOP | FORWARDED | _FRAMING
 """What the gateway writes itself, or leaves out."""
 _END_TO_END = frozenset((b"authorization", b"cookie", b"origin"))
 """Never hop-by-hop, whatever a Connection field says of them: without them a request means something else."""
@@ -75,24 +75,23 @@ def request_fields(
 ) -> bytes:
     """The header lines for the sandbox, without the body's framing and without the empty line.
 
-    stripped: the names (lower case) that are the gateway's own. authority: the Host to show. prefix: what path mode
-    took off the path, b"" for nothing. websocket: the upgrade goes on.
+    stripped: the names (lower case) that end here, WRITTEN among them. authority: the Host to show. prefix: what path
+    mode took off the path, b"" for nothing. websocket: the upgrade goes on.
     """
     trusted = outside.trusted
-    nominated = fields.tokens(b"connection") if b"connection" in fields.values else ()
+    nominated = fields.tokens(b"connection") if b"connection" in fields else ()
     lines = [b"Host: %b" % authority]
-    for line, name in zip(fields.lines, fields.names, strict=True):
-        if name in _WRITTEN or name in stripped:
-            continue
-        if (b"_" in name or b"." in name) and _is_alias(name, stripped):
-            continue
-        if name in nominated and name not in _END_TO_END:
-            continue
-        if name == b"cookie" and _OWN_COOKIE in line:
-            line = _without_own_cookies(line)
-            if not line:
-                continue
-        lines.append(line)
+    names = fields.names
+    dropped = stripped.intersection(names)
+    if nominated:
+        dropped = dropped.union(name for name in nominated if name not in _END_TO_END)
+    joined = b" ".join(names)
+    if b"_" in joined or b"." in joined:
+        dropped = dropped.union(name for name in names if _is_alias(name, stripped))
+    if b"cookie" in fields:
+        lines += _cookies(fields)
+        dropped = dropped | {b"cookie"}
+    lines += [line for line, name in zip(fields.lines, names, strict=True) if name not in dropped]
     if websocket:
         lines.append(b"Connection: Upgrade\r\nUpgrade: websocket")
     lines.append(_forwarded(fields, outside, trusted, prefix))
@@ -101,16 +100,19 @@ def request_fields(
 
 def _is_alias(low: bytes, stripped: frozenset[bytes]) -> bool:
     """Servers that hand headers on as variables can't tell `X_Forwarded.For` from `X-Forwarded-For` (RFC 3875)."""
-    plain = low.replace(b"_", b"-").replace(b".", b"-")
-    return plain in _WRITTEN or plain in stripped
+    return (b"_" in low or b"." in low) and low.replace(b"_", b"-").replace(b".", b"-") in stripped
 
 
-def _without_own_cookies(line: bytes) -> bytes:
-    """The line without the gateway's cookies; b"" where no other is left."""
-    name, _, value = line.partition(b":")
-    kept = [part for part in value.split(b";") if not part.strip(b" \t").startswith(_OWN_COOKIE)]
-    value = b";".join(kept).strip(b" \t")
-    return b"%b: %b" % (name, value) if value else b""
+def _cookies(fields: Fields) -> list[bytes]:
+    """The Cookie lines without the gateway's own cookies."""
+    lines = []
+    for value in fields.all(b"cookie"):
+        if _OWN_COOKIE in value:
+            kept = [part for part in value.split(b";") if not part.strip(b" \t").startswith(_OWN_COOKIE)]
+            value = b";".join(kept).strip(b" \t")
+        if value:
+            lines.append(b"Cookie: " + value)
+    return lines
 
 
 def _forwarded(fields: Fields, outside: Outside, trusted: bool, prefix: bytes) -> bytes:
@@ -131,18 +133,13 @@ def _forwarded(fields: Fields, outside: Outside, trusted: bool, prefix: bytes) -
 
 def is_websocket(fields: Fields) -> bool:
     """Does the request ask for a WebSocket (RFC 6455, 4.1)? Method, version and body are the caller's to check."""
-    upgrade = fields.values.get(b"upgrade")
-    return (
-        upgrade is not None
-        and len(upgrade) == 1
-        and upgrade[0].lower() == b"websocket"
-        and b"upgrade" in fields.tokens(b"connection")
-    )
+    upgrade = fields.all(b"upgrade")
+    return len(upgrade) == 1 and upgrade[0].lower() == b"websocket" and b"upgrade" in fields.tokens(b"connection")
 
 
 def keeps_alive(fields: Fields, version: int) -> bool:
     """May the connection go on after this message (RFC 9112 section 9.3)?"""
-    if b"connection" not in fields.values:
+    if b"connection" not in fields:
         return version == 11
     tokens = fields.tokens(b"connection")
     return b"close" not in tokens and (version == 11 or b"keep-alive" in tokens)
@@ -164,22 +161,29 @@ def response_head(
     the client's, 10 or 11; rewrite: for path mode; extra: further lines of the gateway's.
     """
     fields = head.fields
-    nominated = fields.tokens(b"connection") if b"connection" in fields.values else ()
+    nominated = fields.tokens(b"connection") if b"connection" in fields else ()
     lines = [b"HTTP/1.1 %d %b" % (head.status, head.reason)]
     bodyless = head.status == 204 or head.status < 200
-    for line, name in zip(fields.lines, fields.names, strict=True):
-        if name in _LEFT_OUT or (bodyless and name == b"content-length"):
-            continue
-        if name in nominated and name != b"content-length":  # without its length the body would have no end
-            continue
-        if name in REWRITTEN:
-            start, _, value = line.partition(b":")
-            value = value.strip(b" \t")
-            if name == b"set-cookie" and value.startswith(_OWN_COOKIE):
-                continue
-            if rewrite is not None:
-                line = b"%b: %b" % (start, rewrite(name, value))
-        lines.append(line)
+    names = fields.names
+    dropped = _LEFT_OUT.intersection(names)
+    if nominated:
+        dropped = dropped.union(name for name in nominated if name != b"content-length")  # a body needs its end
+    if bodyless:
+        dropped = dropped | {b"content-length"}
+    if REWRITTEN.isdisjoint(names):
+        lines += [line for line, name in zip(fields.lines, names, strict=True) if name not in dropped]
+    else:
+        for line, name in zip(fields.lines, names, strict=True):
+            if name in REWRITTEN:
+                start, _, value = line.partition(b":")
+                value = value.strip(b" \t")
+                # A cookie without a name comes back as its value alone: `=sallyport-x=1` would become one of ours.
+                if name == b"set-cookie" and value.lstrip(b" \t=").startswith(_OWN_COOKIE):
+                    continue
+                if rewrite is not None:
+                    line = b"%b: %b" % (start, rewrite(name, value))
+            if name not in dropped:
+                lines.append(line)
     if length == CHUNKED:
         lines.append(b"Transfer-Encoding: chunked")
     if not keep:

@@ -104,8 +104,8 @@ def header_token(fields: Fields) -> bytes | None:
     """The routing header that counts: the newer one, else the older. An empty one counts as absent; twice is 400."""
     found: bytes | None = None
     for name in ROUTING_HEADERS:
-        values = fields.values.get(name)
-        if values is None:
+        values = fields.all(name)
+        if not values:
             continue
         if len(values) > 1:
             raise bad_route(f"more than one {name.decode()} header; send it once")

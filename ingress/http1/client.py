@@ -185,7 +185,7 @@ class Client(Connection):
         """The head for the sandbox, whole. Its fields are kept with the header section they were made from."""
         head, admission = self.head, self.admission
         fields = head.fields
-        websocket = b"upgrade" in fields.values and wants_websocket(head)
+        websocket = b"upgrade" in fields and wants_websocket(head)
         core = self.core
         known = fields.memo.get("request")
         authority = admission.authority
@@ -198,7 +198,7 @@ class Client(Connection):
                 fields.memo["request"] = (outside, admission.prefix, authority, lines)
         length = head.length
         if length == 0:
-            framing = b"Content-Length: 0\r\n\r\n" if b"content-length" in fields.values else b"\r\n"
+            framing = b"Content-Length: 0\r\n\r\n" if b"content-length" in fields else b"\r\n"
         elif length == CHUNKED:
             framing = b"Transfer-Encoding: chunked\r\n\r\n"
         else:
@@ -331,7 +331,7 @@ class Client(Connection):
     def switch(self, upstream: Upstream, answer: ResponseHead, rest: bytes) -> bool:
         """The sandbox agrees to a WebSocket. False: nobody asked, or that isn't how one agrees."""
         head = self.head
-        if b"upgrade" not in head.fields.values or not wants_websocket(head) or not accepts(head.fields, answer):
+        if b"upgrade" not in head.fields or not wants_websocket(head) or not accepts(head.fields, answer):
             return False
         early, self._buffer = self._buffer, b""
         self.count("", 101)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from ingress.headers import Outside
+from ingress.headers import WRITTEN, Outside
 from ingress.http1.client import Client
 from ingress.http1.connection import plain_address
 from ingress.http1.endpoint import Endpoint, Load, same_owner
@@ -64,7 +64,7 @@ class Gateway:
         self.targets = targets
         self.limits = limits
         self.stats = stats
-        self.stripped = stripped
+        self.stripped = stripped | WRITTEN
         self.renewer = renewer
         self.access = access
         self.upstream_host = upstream_host

@@ -193,7 +193,7 @@ class Upstream(asyncio.Protocol):
             client.status = answer.status
             length = self._length(client, answer)
             head = self._render(client, answer, length)
-            if plain and length >= 0 and not client.closing and REWRITTEN.isdisjoint(answer.fields.values):
+            if plain and length >= 0 and not client.closing and REWRITTEN.isdisjoint(answer.fields.names):
                 self._answer_raw, self._answer, self._answer_length = raw, head, length
                 self._answer_status, self._answer_keep = answer.status, self._keep
         if length >= 0:
@@ -237,7 +237,7 @@ class Upstream(asyncio.Protocol):
             shown = CHUNKED
         if length < 0 and client.version == 10:
             client.closing = True  # the end of the connection is the end of the body
-        rewrite = None if REWRITTEN.isdisjoint(answer.fields.values) else client.rewriter()
+        rewrite = None if REWRITTEN.isdisjoint(answer.fields.names) else client.rewriter()
         return response_head(answer, shown, client.may_keep(), client.version, rewrite, client.admission.set_cookie)
 
     def _interim_answer(self, client: Client, answer: ResponseHead, rest: bytes) -> None:
