@@ -210,7 +210,7 @@ class Worker:
             lambda server: firewall.tcp(server.packed, server.port, exemption),
         )
         servers = tuple(Server(upstream.address, upstream.port) for upstream in config.upstreams)
-        service.upstream = Upstream(self.loop, servers, ports, config.upstream_timeout, service.answers_ready)
+        service.upstream = Upstream(self.loop, servers, ports, config.upstream_timeout, service.round)
         if config.deny_webhook is not None:
             from egress.own import Own
             from egress.webhook import Webhook

@@ -5,7 +5,7 @@ The sidecar must answer its first query within milliseconds of its start and sta
 thread for slow work (fsync, loading a ruleset) that would otherwise hold up answers.
 
 A turn of the loop: poll, run every ready callback, run everything that was scheduled with `call_soon` meanwhile, run
-due timers. DNS relies on that order: readers only note what is ready, and one `call_soon` does the whole round.
+due timers. DNS relies on that order: sockets that are gathered are only noted, and one call does the whole round.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _READ = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR | select.EPOLLRDHUP
+_WRITE = select.EPOLLOUT | select.EPOLLERR | select.EPOLLHUP
 
 
 class Timer:
@@ -43,12 +44,24 @@ class Timer:
         return (self.when, self.order) < (other.when, other.order)
 
 
+class Gather(list[Any]):
+    """What is ready among descriptors that are served together. `call` runs once in a turn that found any, behind the
+    turn's callbacks, and has to empty the list."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        super().__init__()
+        self.call = call
+
+
 class Loop:
     """A single-threaded reactor. Only `call_threadsafe` may be used from another thread."""
 
     def __init__(self, on_error: Callable[[BaseException], None] | None = None) -> None:
         self._epoll = select.epoll()
-        self._readers: dict[int, Callable[[], None]] = {}
+        self.turns = 0
+        self._readers: dict[int, Callable[[], None] | tuple[Gather, Any]] = {}
         self._writers: dict[int, Callable[[], None]] = {}
         self._masks: dict[int, int] = {}
         self._soon: deque[Callable[[], None]] = deque()
@@ -67,6 +80,11 @@ class Loop:
     def add_reader(self, fd: int, callback: Callable[[], None]) -> None:
         """Call `callback` whenever `fd` can be read (or has hung up)."""
         self._readers[fd] = callback
+        self._register(fd)
+
+    def add_gathered(self, fd: int, gather: Gather, item: Any) -> None:
+        """Put `item` into `gather` whenever `fd` can be read; `remove_reader` ends it."""
+        self._readers[fd] = (gather, item)
         self._register(fd)
 
     def remove_reader(self, fd: int) -> None:
@@ -154,16 +172,23 @@ class Loop:
             timeout = 0.0
         elif self._timers:
             timeout = max(0.0, self._timers[0].when - time.monotonic())
+        soon = self._soon
+        readers = self._readers
+        self.turns += 1
         for fd, mask in self._epoll.poll(timeout):
             if mask & _READ:
-                reader = self._readers.get(fd)
-                if reader is not None:
-                    self._call(reader)
-            if mask & (select.EPOLLOUT | select.EPOLLERR | select.EPOLLHUP):
+                reader = readers.get(fd)
+                if type(reader) is tuple:
+                    gather, item = reader
+                    if not gather:
+                        soon.append(gather.call)
+                    gather.append(item)
+                elif reader is not None:
+                    self._call(reader)  # type: ignore[arg-type]
+            if mask & _WRITE:
                 writer = self._writers.get(fd)
                 if writer is not None:
                     self._call(writer)
-        soon = self._soon
         for _ in range(len(soon)):  # what these schedule waits for the next turn
             self._call(soon.popleft())
         timers = self._timers

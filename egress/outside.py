@@ -82,7 +82,7 @@ def run_guard(seat: Seat) -> int:
         assert service is not None
         servers = tuple(Server(upstream.address, upstream.port) for upstream in config.upstreams)
         ports = Ports(lambda server: dial(server, socket.SOCK_DGRAM), lambda server: dial(server, socket.SOCK_STREAM))
-        service.upstream = Upstream(loop, servers, ports, config.upstream_timeout, service.answers_ready)
+        service.upstream = Upstream(loop, servers, ports, config.upstream_timeout, service.round)
         for sock in udp:
             service.listen(sock)
         for sock in tcp:

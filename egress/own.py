@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+from egress.dns.straight import Plain
 from egress.dns.upstream import Upstream
 from policies.address import AddressError, parse_address, unmap
 from policies.special import AddressClass, classify
@@ -39,7 +40,7 @@ class Own:
         self._loop = loop
         self._guard = guard
         self._firewall = firewall
-        self._upstream = Upstream(loop, servers, ports, timeout, lambda: loop.call_soon(self._collect))
+        self._upstream = Upstream(loop, servers, ports, timeout, self._collect)
 
     def connect(self, host: str, port: int) -> socket.socket:
         """A blocking socket that is connecting to the endpoint; from any thread but the loop's. Raises OSError."""
@@ -89,6 +90,8 @@ class Own:
     def _collect(self) -> None:
         now = self._loop.now()
         for question, answer in self._upstream.collect(now):
+            if isinstance(answer, Plain):
+                answer = answer.answer(question.name, question.qtype)
             found = _addresses(question.name, question.qtype, answer)
             for done in question.waiters:
                 if found or question.qtype == _AAAA or not self._upstream.ask(question.name, _AAAA, done, now):

@@ -19,7 +19,7 @@ from policies.ports import DOT_PORT, ECHO_NAMES, NOTHING
 from policies.special import AddressClass, classify
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     from policies.model import NetworkPolicy, Rule
     from policies.name_index import Node
@@ -71,6 +71,16 @@ class CompiledPolicy:
         if `ports` is empty: no TCP and no UDP port is open.
         """
         node = self._names.find(name)
+        return node.decision or self._name_decision(node)
+
+    @property
+    def exact_names(self) -> Container[str]:
+        """Names that rules name; all others are decided by what is above them."""
+        return self._names.exact_names
+
+    def decide_below(self, parent: str) -> Decision:
+        """The decision for every name of one label and `parent` that is none of `exact_names`."""
+        node = self._names.below(parent)
         return node.decision or self._name_decision(node)
 
     def _name_decision(self, node: Node) -> Decision:

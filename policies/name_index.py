@@ -13,7 +13,7 @@ from policies.firstmatch import UNDECIDED, Entry, Outcome, PortSpace, settle
 from policies.model import Action, Decision
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Container, Iterator, Sequence
 
     from policies.model import Rule
 
@@ -78,6 +78,15 @@ class NameIndex:
         if node is not None:
             return node
         return self._widest_below(name) if name else self.root
+
+    @property
+    def exact_names(self) -> Container[str]:
+        """Names with a node of their own."""
+        return self._exact
+
+    def below(self, parent: str) -> Node:
+        """The node of every name of one label and `parent` that has none of its own."""
+        return self._widest_below("?." + parent)
 
     def link(self, node: Node) -> Outcome:
         """The outcome for a link of a CNAME chain: rules for names and suffixes only."""

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from egress.dns.straight import Plain
     from egress.dns.wire import Query, Template
 
 CAPACITY = 8192  # entries
@@ -19,7 +20,7 @@ ENTRY, RECORD = 600, 160  # octets that an entry and a record of it take besides
 
 
 class Entry(NamedTuple):
-    template: Template
+    template: Template | Plain
     born: float  # CLOCK_MONOTONIC seconds
     until: float
     octets: int  # of memory, about
@@ -41,6 +42,10 @@ class Cache:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __contains__(self, key: tuple[str, int]) -> bool:
+        """Is there an entry, if only one that has ended."""
+        return key in self._entries
+
     def get(self, name: str, qtype: int, now: float) -> Entry | None:
         entry = self._entries.get((name, qtype))
         if entry is None:
@@ -54,15 +59,15 @@ class Cache:
         entries = self._entries
         key = (name, qtype)
         octets = entry.octets
-        old = entries.pop(key, None)
-        if old is not None:
-            self._free += old.octets
+        if key in entries:
+            self._drop(key)
         if octets > LARGEST:
             return
-        while entries and (len(entries) >= self._capacity or self._free < octets):
-            self._drop(next(iter(entries)))
+        free = self._free - octets
+        while entries and (len(entries) >= self._capacity or free < 0):
+            free += entries.popitem(False)[1].octets
         entries[key] = entry
-        self._free -= octets
+        self._free = free
 
     def _drop(self, key: tuple[str, int]) -> None:
         self._free += self._entries.pop(key).octets

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from egress.loop import Loop
+    from egress.loop import Gather, Loop
 
 POOL = 32  # sockets a server, each another random port
 USES = 1024  # questions after which a socket is replaced
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Entropy:
-    """16-bit numbers of the kernel's randomness, read a page at a time."""
+    """The kernel's randomness, read a page at a time."""
 
     __slots__ = ("_at", "_pool")
 
@@ -35,27 +35,28 @@ class Entropy:
         self._pool = b""
         self._at = 0
 
-    def next(self) -> int:
+    def next(self) -> bytes:
+        """Four octets."""
         at = self._at
-        pool = self._pool
-        if at >= len(pool):
-            pool = self._pool = os.urandom(4096)
+        if at >= len(self._pool):
+            self._pool = os.urandom(4096)
             at = 0
-        self._at = at + 2
-        return pool[at] << 8 | pool[at + 1]
+        self._at = at + 4
+        return self._pool[at : at + 4]
 
 
 class Channel(Generic[T]):
-    """A connected UDP socket and the ids that are out on it."""
+    """A connected UDP socket and the ids, two octets each, that are out on it."""
 
-    __slots__ = ("born", "fd", "ids", "late", "retired", "server", "sock", "strays", "uses")
+    __slots__ = ("born", "fd", "ids", "late", "receive", "retired", "send", "server", "sock", "strays", "uses")
 
     def __init__(self, sock: socket.socket, server: int, now: float) -> None:
         self.sock = sock
         self.fd = sock.fileno()  # -1 once closed
+        self.send, self.receive = sock.send, sock.recv
         self.server = server
-        self.ids: dict[int, T] = {}
-        self.late: set[int] = set()  # ids whose question was settled elsewhere: their answers are no guesses
+        self.ids: dict[bytes, T] = {}
+        self.late: set[bytes] = set()  # ids whose question was settled elsewhere: their answers are no guesses
         self.uses = 0
         self.strays = 0
         self.born = now
@@ -63,16 +64,15 @@ class Channel(Generic[T]):
 
 
 class Pool(Generic[T]):
-    """The sockets to one server. `note` is called with a channel that can be read."""
+    """The sockets to one server. A channel that can be read is put into `ready`."""
 
     def __init__(
-        self, loop: Loop, server: int, dial: Callable[[], socket.socket], note: Callable[[Channel[T]], None],
-        entropy: Entropy,
-    ) -> None:  # fmt: skip
+        self, loop: Loop, server: int, dial: Callable[[], socket.socket], ready: Gather, entropy: Entropy
+    ) -> None:
         self._loop = loop
         self._server = server
         self._dial = dial
-        self._note = note
+        self._ready = ready
         self._entropy = entropy
         self._channels: list[Channel[T]] = []
         self._retired: dict[Channel[T], None] = {}
@@ -81,35 +81,45 @@ class Pool(Generic[T]):
         """How many sockets are open, retired ones too."""
         return len(self._channels) + len(self._retired)
 
-    def take(self, now: float) -> Channel[T]:
-        """A channel for the next question. Raises OSError where none can be opened."""
+    def take(self, now: float) -> tuple[Channel[T], bytes]:
+        """A channel for the next question, and an id that is free on it. Raises OSError where none can be opened."""
         channels = self._channels
+        entropy = self._entropy.next()
         if len(channels) >= POOL:
-            channel = channels[self._entropy.next() % POOL]
-            if channel.uses < USES and now - channel.born <= AGE:
-                return channel
-            self.retire(channel)
+            channel = channels[entropy[3] % POOL]  # a power of two: each as likely as the other
+            if channel.uses >= USES or now - channel.born > AGE:
+                self.retire(channel)
+                channel = self._another(now, entropy[3])
+        else:
+            channel = self._another(now, entropy[3])
+        ident = entropy[:2]
+        ids = channel.ids
+        while ident in ids:
+            ident = self._entropy.next()[:2]
+        return channel, ident
+
+    def _another(self, now: float, number: int) -> Channel[T]:
         try:
             return self._open(now)
         except OSError:
-            if not channels:
+            if not self._channels:
                 raise
-            return channels[self._entropy.next() % len(channels)]  # out of descriptors: those that are open serve
+            return self._channels[number % len(self._channels)]  # out of descriptors: those that are open serve
 
     def _open(self, now: float) -> Channel[T]:
         channel: Channel[T] = Channel(self._dial(), self._server, now)
-        self._loop.add_reader(channel.fd, lambda: self._note(channel))
+        self._loop.add_gathered(channel.fd, self._ready, channel)
         self._channels.append(channel)
         return channel
 
-    def release(self, channel: Channel[T], ident: int, *, settled_here: bool) -> None:
+    def release(self, channel: Channel[T], ident: bytes, *, settled_here: bool) -> None:
         """The question with this id is done; unless its answer came on this channel, it may still come."""
         if channel.ids.pop(ident, None) is None:
             return
         if not settled_here:
             channel.late.add(ident)
         if channel.retired and not channel.ids:
-            self._close(channel)
+            self.drop(channel)
 
     def retire(self, channel: Channel[T]) -> None:
         """No new question uses it."""
@@ -118,11 +128,11 @@ class Pool(Generic[T]):
         channel.retired = True
         self._channels.remove(channel)
         if not channel.ids:
-            self._close(channel)
+            self.drop(channel)
             return
         self._retired[channel] = None
         if len(self._retired) > RETIRED:
-            self._close(next(iter(self._retired)))  # its questions are asked again elsewhere when they are late
+            self.drop(next(iter(self._retired)))  # its questions are asked again elsewhere when they are late
 
     def retire_all(self) -> None:
         for channel in list(self._channels):
@@ -131,10 +141,11 @@ class Pool(Generic[T]):
     def close(self) -> None:
         for channel in [*self._channels, *self._retired]:
             channel.retired = True
-            self._close(channel)
+            self.drop(channel)
         self._channels.clear()
 
-    def _close(self, channel: Channel[T]) -> None:
+    def drop(self, channel: Channel[T]) -> None:
+        """Close it; what is out on it has to be asked elsewhere."""
         self._retired.pop(channel, None)
         channel.ids.clear()
         channel.late.clear()

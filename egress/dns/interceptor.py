@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from egress.dns import wire
 from egress.dns.answer import scrub_svcb
 from egress.dns.cache import ENTRY, RECORD, Cache, Entry
+from egress.dns.wire import new_tuple
 from policies.matcher import Teach
 from policies.model import Action
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from egress.dns.answer import Answer
+    from egress.dns.straight import Plain
     from egress.dns.wire import Query, Record
     from policies.matcher import CompiledPolicy
     from policies.model import Decision
@@ -35,6 +37,7 @@ BLOCKED, NO_REACHABLE_AUTHORITY, INVALID_DATA, NOT_READY = 15, 22, 24, 14  # EDE
 DENIED_TTL = 5  # seconds a client may remember a denial: a patched policy shows soon
 LINKS = 16  # CNAMEs in one answer
 TAUGHT = 16_384  # addresses whose class is remembered
+PARENTS = 4096  # names of which it is remembered what is decided below them
 NEGATIVE_MOST = 300  # seconds a negative answer is kept
 HINTS = ("resolver.arpa", "use-application-dns.net")  # RFC 9462; Firefox's canary: never yes, whatever the rules
 
@@ -72,6 +75,8 @@ class Outcome(NamedTuple):
     rule: str = ""  # origin of the rule that denied
 
 
+LEARN = Teach.LEARN  # looked up once: an enum's member costs more than a global
+Below = tuple[str, "PortSet"]  # ".example.com", and what names below it open
 _BROKEN = "the answer's CNAMEs contradict each other, loop or are too many"
 
 
@@ -83,6 +88,8 @@ class Interceptor:
         self.generation = generation
         self.cache = Cache()
         self.same_until = 0.0
+        self.below: dict[bytes, Below] = {}
+        self.exact = policy.exact_names
         self._taught: dict[bytes, Teach] = {}
         self._denied = denied
 
@@ -125,6 +132,31 @@ class Interceptor:
     def deny_link(self, query: Query, outcome: Outcome) -> bytes:
         """The reply for a chain that a deny rule stops: the same as for a denied name."""
         return self._deny(query, outcome.denied, outcome.rule)
+
+    # -- the straight path -----------------------------------------------------------------------------------------
+    def learn_below(self, query: Query) -> None:
+        """Remember in `below` what is decided about plain names of one label more than the parent of this name.
+
+        Only where all of them are allowed alike: `exact` names have rules of their own, and beside HINTS each name has
+        to be looked at.
+        """
+        first, _, parent = query.name.partition(".")
+        if not parent or any(_related(parent, hint) for hint in HINTS):
+            return
+        decision = self.policy.decide_below(parent)
+        if decision.action is Action.ALLOW:
+            if len(self.below) >= PARENTS:
+                self.below.clear()
+            wire_form = query.question[len(first) + 1 : -5].lower()
+            self.below[wire_form] = ("." + parent, decision.ports)
+
+    def teaches_all(self, addresses: tuple[tuple[bytes, int], ...]) -> bool:
+        """May an allowed name teach all of these? With exceptions it is `on_answer` that decides."""
+        taught = self._taught
+        for packed, _ in addresses:  # noqa: SIM110 - a generator costs twice as much
+            if (taught.get(packed) or self._verdict(packed)) is not LEARN:
+                return False
+        return True
 
     # -- answers -------------------------------------------------------------------------------------------------
     def on_answer(self, name: str, qtype: int, answer: Answer) -> Outcome:
@@ -207,11 +239,7 @@ class Interceptor:
                 packed = record.rdata
                 if packed[:12] == _MAPPED:
                     packed = packed[12:]
-                verdict = taught.get(packed)
-                if verdict is None:
-                    if len(taught) >= TAUGHT:
-                        taught.clear()
-                    verdict = taught[packed] = self.policy.teach(packed)
+                verdict = taught.get(packed) or self._verdict(packed)
                 if verdict is Teach.STRIP:
                     note = f"{name}: {printable(packed)} is a special address; only an IP rule opens it"
                     ede = BLOCKED
@@ -238,11 +266,26 @@ class Interceptor:
         ttl = min(negative or 0, NEGATIVE_MOST, *(record.ttl for record in links))
         return Outcome(answer.rcode, records, authority, (), ports, chain, ttl)
 
+    def _verdict(self, packed: bytes) -> Teach:
+        if len(self._taught) >= TAUGHT:
+            self._taught.clear()
+        verdict = self._taught[packed] = self.policy.teach(packed)
+        return verdict
+
     def remember(self, name: str, qtype: int, outcome: Outcome, template: wire.Template, now: float) -> None:
         """Keep an answer whose addresses the kernel has acknowledged."""
         if outcome.ttl > 0:
-            octets = ENTRY + RECORD * len(outcome.records) + 2 * template.octets()
-            self.cache.put(name, qtype, Entry(template, now, now + outcome.ttl, octets))
+            self.keep(name, qtype, template, outcome.ttl, now)
+
+    def keep(self, name: str, qtype: int, template: wire.Template | Plain, ttl: int, now: float) -> None:
+        """The same for what is rendered already; `ttl` is in seconds, and above 0."""
+        octets = ENTRY + RECORD * len(template.offsets) + len(template.records)
+        self.cache.put(name, qtype, new_tuple(Entry, (template, now, now + ttl, octets)))
+
+
+def _related(parent: str, hint: str) -> bool:
+    """Is one of the names with one label more than `parent` the hint, or below it?"""
+    return f".{hint}".endswith(f".{parent}") or f".{parent}".endswith(f".{hint}")
 
 
 def _origin(decision: Decision) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from egress.dns.channels import Channel
     from egress.dns.stream import Stream
+    from policies.ports import PortSet
 
 DOWN_AFTER = 3  # time-outs in a row
 PROBING = 3  # the stage of probes; 0, 1 and 2 are asked, hedged and again
@@ -15,23 +16,23 @@ PROBING = 3  # the stage of probes; 0, 1 and 2 are asked, hedged and again
 class Question:
     """One question in flight and everybody who waits for it; a probe has nobody."""
 
-    __slots__ = (
-        "asked", "body", "done", "failed", "name", "places", "qtype", "stage", "tcp", "tried", "truncated", "waiters",
-    )  # fmt: skip
+    # Made for every question that the cache cannot answer, so what differs from these only later is set only then.
+    body = b""  # our question section, byte for byte
+    judged: object = None  # who allowed it, and with which ports: what holds for the answer if nobody else judges now
+    ports: PortSet | None = None
+    stage = 0
+    failed = 0  # bit mask of the servers that will not answer
+    truncated = False
+    tcp: Stream | None = None
+    done = False
 
     def __init__(self, name: str, qtype: int, now: float) -> None:
         self.name = name
         self.qtype = qtype
         self.asked = now
-        self.waiters: list[Any] = []
-        self.places: list[tuple[Channel[Question], int]] = []
-        self.body = b""  # our question section, byte for byte
-        self.stage = 0
         self.tried = 0  # bit mask of servers
-        self.failed = 0  # those of them that will not answer
-        self.truncated = False
-        self.tcp: Stream | None = None
-        self.done = False
+        self.waiters: list[Any] = []
+        self.places: list[tuple[Channel[Question], bytes]] = []
 
 
 class Health:

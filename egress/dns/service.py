@@ -2,7 +2,10 @@
 
     upstream sockets ──collect──▶ interceptor.on_answer ──▶ leases.learn ──▶ ONE netlink batch ──ack──▶ replies
     client sockets ──drain──▶ same bytes lately? ──▶ reply
+                                ├─▶ ordinary, its parent decided, not cached? ──▶ upstream.ask
                                 └─▶ wire.parse_query ─▶ interceptor.on_query ─▶ reply, or upstream.ask
+
+What is ordinary goes straight (`straight.py`); everything else, and whatever has changed meanwhile, the careful way.
 
 An address is in the kernel's set, acknowledged, before the answer that carries it leaves; a refused batch is SERVFAIL,
 never an answer. While a ruleset is being loaded (`hold` … `release`) answers that would teach something wait, and are
@@ -15,6 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from egress.dns import wire
 from egress.dns.interceptor import DENIED_TTL, Ask, Interceptor, Outcome
+from egress.dns.straight import LONGEST, Plain, Shapes
+from egress.dns.wire import PLAIN, new_tuple
 from egress.firewall.leases import Full
 
 if TYPE_CHECKING:
@@ -23,10 +28,12 @@ if TYPE_CHECKING:
 
     from egress.dns.answer import Answer
     from egress.dns.question import Question
+    from egress.dns.straight import Shape
     from egress.dns.upstream import Answered, Upstream
     from egress.dns.wire import Query
     from egress.firewall.leases import Grant, Leases
     from egress.loop import Loop
+    from policies.ports import PortSet
 
 DRAIN = 64  # packets taken from one socket before others have their turn
 UDP_LIMIT = 1232  # octets of a UDP answer (DNS flag day 2020: no fragments)
@@ -44,10 +51,17 @@ NOT_READY, NO_REACHABLE_AUTHORITY, OTHER = 14, 22, 0  # EDE codes, RFC 8914
 class Waiter(NamedTuple):
     """A client that waits for an answer: where it goes, and how large it may be."""
 
-    query: Query
+    data: bytes  # what it sent
     out: Any  # socket or TcpClient
     address: Any
     limit: int
+    shape: Shape | None = None  # where what it sent is ordinary
+
+    @property
+    def query(self) -> Query:
+        query = wire.parse_query(self.data)
+        assert not isinstance(query, (bytes, type(None)))  # it was read before it waited
+        return query
 
 
 class Service:
@@ -72,8 +86,10 @@ class Service:
         self._report = report
         self._same: dict[bytes, tuple[float, bytes]] = {}
         self._same_octets = 0
+        self._shapes = Shapes()
+        self._turn = 0  # the loop's, of the last drain
         self._held = False
-        self._parked: list[tuple[Question, Answer]] = []
+        self._parked: list[tuple[Question, Answer | Plain]] = []
         self._parked_records = 0
         self._listening: list[socket.socket] = []
         self._complained = float("-inf")
@@ -125,10 +141,17 @@ class Service:
 
     def _drain(self, sock: socket.socket) -> None:
         now = self._loop.now()
+        turn = self._loop.turns
+        # Only where packets kept coming: looking for a second one costs as much as reading it.
+        most = DRAIN if turn - self._turn == 1 else 1
+        self._turn = turn
         recvfrom = sock.recvfrom
         sendto = sock.sendto
         same = self._same.get
-        for _ in range(DRAIN):
+        shapes = self._shapes.known.get
+        interceptor, upstream = self.interceptor, self.upstream
+        below, exact, cached = interceptor.below.get, interceptor.exact, interceptor.cache
+        for _ in range(most):
             try:
                 data, address = recvfrom(4096)
             except OSError:  # nothing left; or an error of an earlier reply, which is the client's loss
@@ -141,6 +164,19 @@ class Service:
                     pass
                 self.answered += 1
                 continue
+            end = data.find(0, 12)
+            shape = shapes(data[2:12] + data[end:])
+            if shape is not None and upstream is not None and end <= LONGEST:
+                body = data[12:end].lower()
+                at = body[0] + 1 if body else 0
+                parent = below(body[at:])
+                if parent is not None and at <= 64 and not body[1:at].translate(None, PLAIN):
+                    name = body[1:at].decode() + parent[0]
+                    if name not in exact and (name, shape.qtype) not in cached:
+                        waiter = new_tuple(Waiter, (data, sock, address, shape.limit, shape))
+                        body += data[end : end + 5]
+                        if upstream.ask(name, shape.qtype, waiter, now, body, interceptor, parent[1]):
+                            continue
             self._query(data, sock, address, UDP_LIMIT, now)
 
     def handle_stream(self, data: bytes, client: Any) -> None:
@@ -164,7 +200,14 @@ class Service:
             upstream = self.upstream
             if upstream is None:
                 self._send(out, wire.error(query, SERVFAIL, NOT_READY, "the guard is not ready"), address)
-            elif not upstream.ask(query.name, query.qtype, Waiter(query, out, address, limit), now, query.question):
+                return
+            if limit != TCP_LIMIT:
+                self._shapes.learn(data, query, limit)
+                interceptor.learn_below(query)
+            waiter = Waiter(data, out, address, limit)
+            body = query.question
+            body = body[:-4].lower() + body[-4:]  # octets that count labels lie below the letters
+            if not upstream.ask(query.name, query.qtype, waiter, now, body, interceptor, decided.decision.ports):
                 self._send(out, wire.error(query, SERVFAIL, OTHER, "too many questions in flight"), address)
             return
         if limit != TCP_LIMIT and interceptor.same_until > now and len(data) <= SAME_QUERY:
@@ -183,11 +226,8 @@ class Service:
             pass  # a full buffer or a client that went away: UDP loses packets, clients ask again
 
     # -- answers -------------------------------------------------------------------------------------------------
-    def answers_ready(self) -> None:
-        """Something can be collected: once this turn is through its sockets, one round takes all of it."""
-        self._loop.call_soon(self._round)
-
-    def _round(self) -> None:
+    def round(self) -> None:
+        """All that a turn of the loop found at the resolvers' sockets: one batch, then the replies."""
         upstream = self.upstream
         if upstream is not None:
             now = self._loop.now()
@@ -195,68 +235,96 @@ class Service:
 
     def _answers(self, finished: Iterable[Answered], now: float) -> None:
         grants: list[Grant] = []
-        results: list[tuple[Question, Outcome, bool]] = []
+        results: list[tuple[Question, Outcome | Plain, bool]] = []
         news: list[tuple[bytes, str]] = []
-        open_addresses = self._open
-        interceptor = self.interceptor
+        enforcing = self._open is not None
         for question, answer in finished:
             if answer is None:
-                outcome = Outcome(SERVFAIL, note="no resolver answered in time", ede=NO_REACHABLE_AUTHORITY)
-                results.append((question, outcome, False))
+                silent = Outcome(SERVFAIL, note="no resolver answered in time", ede=NO_REACHABLE_AUTHORITY)
+                results.append((question, silent, False))
                 continue
-            outcome = interceptor.on_answer(question.name, question.qtype, answer)
-            writes = False
-            if outcome.teaches and open_addresses is not None:
+            name = question.name
+            result = self._decide(question, answer)
+            mine: list[Grant] | None = None
+            if enforcing and result.teaches:
                 if self._held:
                     self._park(question, answer)
                     continue
-                outcome, mine = self._learn(question.name, outcome, now, grants)
-                if mine:
-                    writes = True
-                    grants += mine
-                    news += [(grant.packed, question.name) for grant in mine]
-            results.append((question, outcome, writes))
-        failed = False
-        if grants:
-            assert open_addresses is not None
-            try:
-                open_addresses(grants)
-            except Exception as error:  # noqa: BLE001 - whatever the kernel or libnftables says, nothing was opened
-                self.leases.refused(grants)
-                self._complain(f"learned addresses were refused: {error}", now)
-                failed = True
+                if isinstance(result, Plain):
+                    mine = self._learn(name, (), question.ports, result.teaches, now, grants)
+                else:
+                    mine = self._learn(name, result.chain, result.ports, result.teaches, now, grants)
+                if mine is None:
+                    note = f"{name}: {self.leases.capacity} addresses are open, no room"
+                    result = Outcome(SERVFAIL, note=note, ede=OTHER)
+            if mine:
+                grants += mine
+                news += [(grant.packed, name) for grant in mine]
+                results.append((question, result, True))
+            elif isinstance(result, Plain):
+                self._reply_plain(question, result, now)  # nothing of it is new: it need not wait
             else:
-                self.leases.granted(grants, now)
-                try:
-                    self._remember(news)
-                except Exception as error:  # noqa: BLE001 - only a restarted worker would miss it
-                    self._complain(f"learned addresses could not be written down: {error}", now)
-        for question, outcome, writes in results:
+                results.append((question, result, False))
+        failed = bool(grants) and not self._commit(grants, now)
+        for question, result, writes in results:
             if writes and failed:
-                outcome = Outcome(SERVFAIL, note="the kernel refused the address", ede=OTHER)
-            self._reply(question, outcome, now)
+                self._reply(question, Outcome(SERVFAIL, note="the kernel refused the address", ede=OTHER), now)
+            elif isinstance(result, Plain):
+                self._reply_plain(question, result, now)
+            else:
+                self._reply(question, result, now)
+        if news and not failed:
+            try:
+                self._remember(news)
+            except Exception as error:  # noqa: BLE001 - only a restarted worker would miss it
+                self._complain(f"learned addresses could not be written down: {error}", now)
+
+    def _decide(self, question: Question, answer: Answer | Plain) -> Outcome | Plain:
+        """What may be passed on: an ordinary answer itself, where the decision that the question was asked under still
+        holds and all of its addresses may be taught."""
+        interceptor = self.interceptor
+        if isinstance(answer, Plain):
+            if question.judged is interceptor and interceptor.teaches_all(answer.teaches):
+                return answer
+            answer = answer.answer(question.name, question.qtype)
+        return interceptor.on_answer(question.name, question.qtype, answer)
+
+    def _commit(self, grants: list[Grant], now: float) -> bool:
+        """One batch; False when nothing of it was opened."""
+        assert self._open is not None
+        try:
+            self._open(grants)
+        except Exception as error:  # noqa: BLE001 - whatever the kernel or libnftables says, nothing was opened
+            self.leases.refused(grants)
+            self._complain(f"learned addresses were refused: {error}", now)
+            return False
+        self.leases.granted(grants, now)
+        return True
 
     def _complain(self, text: str, now: float) -> None:
         if now - self._complained >= COMPLAIN:
             self._complained = now
             self._report(text)
 
-    def _park(self, question: Question, answer: Answer) -> None:
+    def _park(self, question: Question, answer: Answer | Plain) -> None:
         if len(self._parked) >= PARKED or self._parked_records >= PARKED_RECORDS:
             self._reply(question, Outcome(SERVFAIL, note="too much waits for the policy", ede=NOT_READY), 0.0)
             return
         self._parked.append((question, answer))
-        self._parked_records += len(answer.answers)
+        self._parked_records += len(answer.teaches if isinstance(answer, Plain) else answer.answers)
 
-    def _learn(self, name: str, outcome: Outcome, now: float, others: list[Grant]) -> tuple[Outcome, list[Grant]]:
-        """The writes that an answer needs; with no room for all of its addresses it is SERVFAIL and needs none."""
+    def _learn(
+        self, name: str, chain: tuple[str, ...], ports: PortSet | None, teaches: Sequence[tuple[bytes, int]],
+        now: float, others: list[Grant],
+    ) -> list[Grant] | None:  # fmt: skip
+        """The writes that an answer needs; None: there is no room for all of its addresses, and it needs none."""
+        assert ports is not None  # what teaches was allowed
         leases = self.leases
         mine: list[Grant] = []
-        assert outcome.ports is not None
         full = False
         try:
-            for packed, ttl in outcome.teaches:
-                grant = leases.learn(name, outcome.chain, outcome.ports, packed, ttl, now)
+            for packed, ttl in teaches:
+                grant = leases.learn(name, chain, ports, packed, ttl, now)
                 if grant is not None:
                     mine.append(grant)
         except Full:
@@ -265,30 +333,50 @@ class Service:
             self.interceptor.cache.forget(leases.evicted_names)
             leases.evicted_names.clear()
             self._forget_same()
-            full = full or not all(packed in leases for packed, _ in outcome.teaches)  # it pushed out its own
+            full = full or not all(packed in leases for packed, _ in teaches)  # it pushed out its own
         if not full:
-            return outcome, mine
+            return mine
         kept = {grant.packed for grant in others}  # what other answers of this round are about to open
         leases.refused([grant for grant in mine if grant.packed not in kept])
         self._complain(f"{name}: no room for another learned address ({leases.capacity} are open)", now)
-        return Outcome(SERVFAIL, note=f"{name}: {leases.capacity} addresses are open, no room", ede=OTHER), []
+        return None
+
+    def _reply_plain(self, question: Question, plain: Plain, now: float) -> None:
+        """As `_reply`, for an ordinary answer."""
+        waiters = question.waiters
+        self.answered += len(waiters)
+        records, teaches, ttl, _ = plain
+        if ttl:
+            self.interceptor.keep(question.name, question.qtype, plain, ttl, now)
+        asked = 12 + len(question.body)
+        for waiter in waiters:
+            data, out, address, limit, shape = waiter
+            if shape is not None and asked + len(records) + len(shape.opt) <= limit:
+                message = data[:2] + shape.heads[len(teaches)] + data[12:asked] + records + shape.opt
+            else:
+                message = plain.serve(waiter.query, 0, limit)
+            try:
+                out.sendto(message, address)
+            except OSError:
+                pass  # as `_send`
 
     def _reply(self, question: Question, outcome: Outcome, now: float) -> None:
         waiters = question.waiters
         if outcome.denied:
-            for query, out, address, _ in waiters:
-                self._send(out, self.interceptor.deny_link(query, outcome), address)
+            for waiter in waiters:
+                self._send(waiter.out, self.interceptor.deny_link(waiter.query, outcome), waiter.address)
             return
         if outcome.rcode == SERVFAIL:
-            for query, out, address, _ in waiters:
-                self._send(out, wire.error(query, SERVFAIL, outcome.ede, outcome.note), address)
+            for waiter in waiters:
+                self._send(waiter.out, wire.error(waiter.query, SERVFAIL, outcome.ede, outcome.note), waiter.address)
             return
         self.answered += len(waiters)
         if outcome.ede is not None:
-            for query, out, address, _ in waiters:
-                self._send(out, wire.nodata(query, DENIED_TTL, outcome.ede, outcome.note), address)
+            for waiter in waiters:
+                message = wire.nodata(waiter.query, DENIED_TTL, outcome.ede, outcome.note)
+                self._send(waiter.out, message, waiter.address)
             return
         template = wire.render(question.name, outcome.records, rcode=outcome.rcode, authority=outcome.authority)
         self.interceptor.remember(question.name, question.qtype, outcome, template, now)
-        for query, out, address, limit in waiters:
-            self._send(out, template.serve(query, 0, limit), address)
+        for waiter in waiters:
+            self._send(waiter.out, template.serve(waiter.query, 0, waiter.limit), waiter.address)

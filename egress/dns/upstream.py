@@ -20,14 +20,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from egress.dns.answer import parse_answer
 from egress.dns.channels import STRAYS, Channel, Entropy, Pool
 from egress.dns.question import DOWN_AFTER, PROBING, Health, Question
+from egress.dns.straight import Plain, read_answer
 from egress.dns.stream import Stream
 from egress.dns.wire import WireError, ask
+from egress.loop import Gather
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from egress.dns.answer import Answer
     from egress.loop import Loop
+    from policies.ports import PortSet
 
 PENDING = 4096  # distinct questions in flight
 WAITERS = 64  # clients that wait for one question
@@ -62,11 +65,11 @@ class Ports(NamedTuple):
     tcp: Callable[[Server], socket.socket]
 
 
-Answered = tuple[Question, "Answer | None"]  # None: nobody answered in time
+Answered = tuple[Question, "Answer | Plain | None"]  # None: nobody answered in time
 
 
 class Upstream:
-    """All resolvers. `on_ready` is called when there is something to `collect`."""
+    """All resolvers. `on_ready` is called, by itself at the end of a turn, when there is something to `collect`."""
 
     def __init__(
         self, loop: Loop, servers: tuple[Server, ...], ports: Ports, timeout: float, on_ready: Callable[[], None]
@@ -80,13 +83,13 @@ class Upstream:
         self._on_ready = on_ready
         self._all = (1 << len(servers)) - 1
         self._entropy = Entropy()
+        self._ready = Gather(on_ready)
         self._pools: list[Pool[Question]] = []
         for index in range(len(servers)):
-            self._pools.append(Pool(loop, index, self._dialler(index), self._note, self._entropy))
+            self._pools.append(Pool(loop, index, self._dialler(index), self._ready, self._entropy))
         self._flying: dict[tuple[str, int], Question] = {}
         self._waiting = 0
-        self._stages: list[dict[Question, None]] = [{}, {}, {}, {}]
-        self._ready: list[Channel[Question]] = []
+        self._probes: dict[Question, None] = {}
         self._finished: list[Answered] = []
         self._woken = False
         self._ticking = False
@@ -100,10 +103,13 @@ class Upstream:
         return lambda: self._ports.udp(self.servers[index])
 
     # -- asking --------------------------------------------------------------------------------------------------
-    def ask(self, name: str, qtype: int, waiter: Any, now: float, section: bytes = b"") -> bool:
+    def ask(
+        self, name: str, qtype: int, waiter: Any, now: float, body: bytes = b"", judged: object = None,
+        ports: PortSet | None = None,
+    ) -> bool:  # fmt: skip
         """Put a question; False when too much is in flight. Answers come through `collect`.
 
-        `section` is the client's question section, where there is one: in lower case it is ours as well.
+        `body` is the question section in lower case, where somebody has it; `judged` and `ports` are kept with it.
         """
         if self._waiting >= WAITING:
             return False
@@ -118,13 +124,15 @@ class Upstream:
         if len(self._flying) >= PENDING:
             return False
         question = Question(name, qtype, now)
-        if section:
-            question.body = section[:-4].lower() + section[-4:]  # octets that count labels lie below the letters
+        question.body = body or ask(0, name, qtype)[12 : -len(_OPT)]
+        question.judged = judged
+        question.ports = ports
         question.waiters.append(waiter)
         self._waiting += 1
         self._flying[key] = question
-        self._stages[0][question] = None
-        self._send(question, 0 if self.health[0].failures < DOWN_AFTER else self._choose(question), now)
+        server = 0 if self.health[0].failures < DOWN_AFTER else self._choose(question)
+        if not self._send_to(question, server, now):
+            self._send_elsewhere(question, server, now)
         if not self._ticking:
             self._tick_later()
         return True
@@ -134,17 +142,17 @@ class Upstream:
         now = self._loop.now()
         for index in range(len(self.servers)):
             probe = Question(name, NS, now)
+            probe.body = ask(0, name, NS)[12 : -len(_OPT)]
             probe.stage = PROBING
-            self._stages[PROBING][probe] = None
+            self._probes[probe] = None
             self._send_to(probe, index, now)
             if not self._ticking:
                 self._tick_later()
 
     def close(self) -> None:
         """Close every socket; nobody who waits is answered."""
-        for stage in self._stages:
-            for question in list(stage):
-                self._finish(question, None)
+        for question in [*self._flying.values(), *self._probes]:
+            self._finish(question, None)
         for pool in self._pools:
             pool.close()
         self._ready.clear()
@@ -157,34 +165,33 @@ class Upstream:
             range(len(health)), key=lambda index: (tried >> index & 1, failed >> index & 1, health[index].down, index)
         )
 
-    def _send(self, question: Question, server: int, now: float) -> None:
-        """Ask `server`, or where that is impossible the next one that was not tried."""
+    def _send(self, question: Question, now: float) -> None:
+        """Ask whoever is next."""
+        server = self._choose(question)
+        if not self._send_to(question, server, now):
+            self._send_elsewhere(question, server, now)
+
+    def _send_elsewhere(self, question: Question, server: int, now: float) -> None:
+        """`server` could not be asked: the next one that was not tried."""
         while True:
-            if self._send_to(question, server, now):
-                return
             question.failed |= 1 << server
             self.health[server].failures += 1
             if question.tried == self._all:
-                return  # the stages try again until the time is up
+                return  # the clock tries again until the time is up
             server = self._choose(question)
+            if self._send_to(question, server, now):
+                return
 
     def _send_to(self, question: Question, server: int, now: float) -> bool:
         question.tried |= 1 << server
         pool = self._pools[server]
         for _ in range(2):
             try:
-                channel = pool.take(now)
+                channel, ident = pool.take(now)
             except OSError:
                 return False
-            ids = channel.ids
-            ident = self._entropy.next()
-            while ident in ids:
-                ident = self._entropy.next()
-            body = question.body
-            if not body:
-                body = question.body = ask(0, question.name, question.qtype)[12 : -len(_OPT)]
             try:
-                channel.sock.send(ident.to_bytes(2, "big") + _HEAD + body + _OPT)
+                channel.send(ident + _HEAD + question.body + _OPT)
             except (BlockingIOError, InterruptedError):
                 pass  # a packet lost
             except ConnectionError:  # ICMP, for an earlier question
@@ -193,72 +200,87 @@ class Upstream:
             except OSError:  # the address or the route is gone: fresh sockets, once
                 pool.retire_all()
                 continue
-            ids[ident] = question
-            question.places.append((channel, ident))
+            channel.ids[ident] = question
             channel.uses += 1
+            question.places.append((channel, ident))
             return True
         return False
 
     # -- answers -------------------------------------------------------------------------------------------------
-    def _note(self, channel: Channel[Question]) -> None:
-        """Only note what is ready: one round reads from all sockets, so that one netlink batch serves them all."""
-        self._ready.append(channel)
-        if not self._woken:
-            self._wake()
-
     def _wake(self) -> None:
         self._woken = True
-        self._on_ready()
+        self._loop.call_soon(self._on_ready)
 
     def collect(self, now: float) -> list[Answered]:
         """One packet of each ready socket, checked; and whatever failed or came over TCP meanwhile."""
         self._woken = False
         finished: list[Answered] = []
-        ready = self._ready
-        self._ready = []
+        ready = self._ready.copy()
+        self._ready.clear()
         for channel in ready:
             if channel.fd < 0:
                 continue
             try:
-                data = channel.sock.recv(4096)
+                data = channel.receive(4096)
             except (BlockingIOError, InterruptedError):
                 continue
             except OSError:
                 self._refused(channel)
                 continue
-            question = channel.ids.get(data[0] << 8 | data[1]) if len(data) > 12 else None
+            question = channel.ids.get(data[:2]) if len(data) > 12 else None
             if question is None:
                 self._stray(channel, data)
                 continue
-            server = channel.server
-            try:
-                answer = parse_answer(data, question.body, question.name)
-            except WireError:
-                if data[2] & 0xF8 == 0x80 and data[12 : 12 + len(question.body)] == question.body:
-                    self._failed(question, server, None, now)  # it is the server's, and nonsense
-                else:
-                    self._stray(channel, data)
+            plain = read_answer(data, question.body, question.qtype)
+            if plain is None or question.stage or len(question.places) > 1 or question.tcp is not None:
+                self._read(channel, question, data, now, finished)
                 continue
-            health = self.health[server]
+            # As `_read` and `_finish` come to, for the one place where it was asked.
+            health = self.health[channel.server]
             health.failures = 0
-            if question.stage:
-                if question.stage == PROBING:
-                    self._finish(question, channel)
-                    continue
-            else:
-                health.srtt += (now - question.asked - health.srtt) * 0.125
-            if answer.truncated:
-                question.truncated = True
-                self._over_tcp(question, server)
-            elif answer.rcode != NOERROR and answer.rcode != NXDOMAIN:
-                self._failed(question, server, answer, now)
-            else:
-                self._finish(question, channel)
-                finished.append((question, answer))
+            health.srtt += (now - question.asked - health.srtt) * 0.125
+            question.done = True
+            del self._flying[question.name, question.qtype]
+            self._waiting -= len(question.waiters)
+            del channel.ids[data[:2]]
+            question.places.clear()
+            if channel.retired and not channel.ids:
+                self._pools[channel.server].drop(channel)
+            finished.append((question, plain))
         if self._finished:
             finished += self._finished
             self._finished = []
         return finished
+
+    def _read(
+        self, channel: Channel[Question], question: Question, data: bytes, now: float, finished: list[Answered]
+    ) -> None:
+        """A packet with the id of `question`, read carefully."""
+        server = channel.server
+        try:
+            answer = parse_answer(data, question.body, question.name)
+        except WireError:
+            if data[2] & 0xF8 == 0x80 and data[12 : 12 + len(question.body)] == question.body:
+                self._failed(question, server, None, now)  # it is the server's, and nonsense
+            else:
+                self._stray(channel, data)
+            return
+        health = self.health[server]
+        health.failures = 0
+        if question.stage:
+            if question.stage == PROBING:
+                self._finish(question, channel)
+                return
+        else:
+            health.srtt += (now - question.asked - health.srtt) * 0.125
+        if answer.truncated:
+            question.truncated = True
+            self._over_tcp(question, server)
+        elif answer.rcode != NOERROR and answer.rcode != NXDOMAIN:
+            self._failed(question, server, answer, now)
+        else:
+            self._finish(question, channel)
+            finished.append((question, answer))
 
     def _failed(self, question: Question, server: int, answer: Answer | None, now: float) -> None:
         """`server` has no good answer: the next one is asked at once; when all have failed so, that is the answer."""
@@ -266,7 +288,7 @@ class Upstream:
             return
         question.failed |= 1 << server
         if question.tried != self._all:
-            self._send(question, self._choose(question), now)
+            self._send(question, now)
         if question.failed == self._all:
             self._report(question, answer)
 
@@ -279,8 +301,8 @@ class Upstream:
 
     def _stray(self, channel: Channel[Question], data: bytes) -> None:
         """Not an answer to anything we asked. A port that is guessed at is given up; late answers are no guesses."""
-        if len(data) > 12 and data[0] << 8 | data[1] in channel.late:
-            channel.late.discard(data[0] << 8 | data[1])
+        if len(data) > 12 and data[:2] in channel.late:
+            channel.late.discard(data[:2])
             return
         self.stray_packets += 1
         channel.strays += 1
@@ -313,7 +335,7 @@ class Upstream:
             if question.stage == PROBING:
                 continue
             if question.tried != self._all:
-                self._send(question, self._choose(question), now)
+                self._send(question, now)
             elif question.failed == self._all and question.stage == 2:
                 self._report(question, None)  # before that it may be a resolver that is being restarted
 
@@ -324,7 +346,7 @@ class Upstream:
         if self._flying.get(key) is question:  # a probe may ask what a client asks
             del self._flying[key]
         self._waiting -= len(question.waiters)
-        self._stages[question.stage].pop(question, None)
+        self._probes.pop(question, None)
         for place, ident in question.places:
             self._pools[place.server].release(place, ident, settled_here=place is channel)
         question.places.clear()
@@ -342,47 +364,33 @@ class Upstream:
             self._look_at_the_clock(self._loop.now())
         finally:
             self._ticking = False
-            if any(self._stages):
+            if self._flying or self._probes:
                 self._tick_later()
 
     def _look_at_the_clock(self, now: float) -> None:
-        asked, hedged, again, probes = self._stages
-        timeout = self._timeout
-        if asked:
-            alone = len(self.servers) == 1
-            wait = AGAIN if alone else min(max(3 * self.health[0].srtt, HEDGE_LEAST), HEDGE_MOST)
-            self._advance(asked, hedged, 1, now, wait)
-        if hedged:
-            self._advance(hedged, again, 2, now, 2 * AGAIN)
+        alone = len(self.servers) == 1
+        hedge = AGAIN if alone else min(max(3 * self.health[0].srtt, HEDGE_LEAST), HEDGE_MOST)
+        waits = (hedge, 2 * AGAIN, self._timeout)  # by the stage that ends then
         late: list[Question] = []
-        for question in again:
-            if now - question.asked < timeout:
+        overdue: list[Question] = []
+        for question in self._flying.values():  # the oldest first
+            age = now - question.asked
+            if age >= self._timeout:
+                late.append(question)
+            elif age >= waits[question.stage]:
+                overdue.append(question)
+            elif not question.stage:
                 break
-            late.append(question)
-        if timeout <= 2 * AGAIN:  # shorter than the steps above
-            for stage in (asked, hedged):
-                late.extend(question for question in stage if now - question.asked >= timeout)
-        late.extend(probe for probe in probes if now - probe.asked >= PROBE)
+        for question in overdue:
+            question.stage += 1
+            self._send(question, now)
+        late.extend(probe for probe in self._probes if now - probe.asked >= PROBE)
         for question in late:
             silent = question.tried & ~question.failed
             for index in range(len(self.servers)):
                 if silent >> index & 1:
                     self.health[index].failures += 1
             self._report(question, None)
-
-    def _advance(
-        self, stage: dict[Question, None], following: dict[Question, None], number: int, now: float, wait: float
-    ) -> None:
-        late = []
-        for question in stage:
-            if now - question.asked < wait:
-                break
-            late.append(question)
-        for question in late:
-            del stage[question]
-            question.stage = number
-            following[question] = None
-            self._send(question, self._choose(question), now)
 
     # -- TCP -----------------------------------------------------------------------------------------------------
     def _over_tcp(self, question: Question, server: int) -> None:
@@ -392,14 +400,14 @@ class Upstream:
             if len(self._queued) < PENDING:
                 self._queued.append((question, server))
             return
-        ident = self._entropy.next()
+        ident = self._entropy.next()[:2]
         try:
             sock = self._ports.tcp(self.servers[server])
         except OSError:
             self._no_stream(question, server)
             return
         self._streams += 1
-        message = ask(ident, question.name, question.qtype)
+        message = ident + _HEAD + question.body + _OPT
         question.tcp = Stream(self._loop, sock, server, message, lambda data: self._streamed(question, ident, data))
 
     def _hung_up(self, question: Question) -> None:
@@ -410,11 +418,11 @@ class Upstream:
             if not waiting.done and waiting.tcp is None:
                 self._over_tcp(waiting, server)
 
-    def _streamed(self, question: Question, ident: int, data: bytes | None) -> None:
+    def _streamed(self, question: Question, ident: bytes, data: bytes | None) -> None:
         assert question.tcp is not None
         server = question.tcp.server
         self._hung_up(question)
-        if data is not None and data[:2] == ident.to_bytes(2, "big"):
+        if data is not None and data[:2] == ident:
             try:
                 answer = parse_answer(data, question.body, question.name)
             except WireError:
@@ -434,5 +442,5 @@ class Upstream:
         now = self._loop.now()
         if question.truncated:
             self._failed(question, server, None, now)
-        else:
-            self._send(question, server, now)
+        elif not self._send_to(question, server, now):
+            self._send_elsewhere(question, server, now)

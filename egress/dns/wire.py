@@ -63,15 +63,15 @@ class Record(NamedTuple):
 
 
 # -- names ---------------------------------------------------------------------------------------------------------
-_PLAIN_OCTETS = b"abcdefghijklmnopqrstuvwxyz0123456789-_"
-_TEXT = tuple(chr(octet) if octet in _PLAIN_OCTETS else f"\\{octet:03d}" for octet in range(256))
+PLAIN = b"abcdefghijklmnopqrstuvwxyz0123456789-_"
+_TEXT = tuple(chr(octet) if octet in PLAIN else f"\\{octet:03d}" for octet in range(256))
 _LENGTHS = tuple(bytes((size,)) for size in range(64))
 
 
 def name_text(labels: list[bytes]) -> tuple[str, bool]:
     """Labels as canonical text, and whether all of it is plain."""
     joined = b".".join(labels).lower()
-    if not labels or len(joined.translate(None, _PLAIN_OCTETS)) == len(labels) - 1:
+    if not labels or len(joined.translate(None, PLAIN)) == len(labels) - 1:
         return joined.decode("ascii"), True
     return ".".join(["".join(map(_TEXT.__getitem__, label.lower())) for label in labels]), False
 
@@ -150,7 +150,7 @@ def parse_query(data: bytes) -> Query | bytes | None:
     if at > 266 or end > length:  # 255 octets with the root's (RFC 1035 §2.3.4)
         return _bad(ident, flags)
     joined = b".".join(labels).lower()
-    if len(joined.translate(None, _PLAIN_OCTETS)) == len(labels) - 1:  # nothing but the dots is left
+    if len(joined.translate(None, PLAIN)) == len(labels) - 1:  # nothing but the dots is left
         name, plain = joined.decode("ascii"), True
     else:
         name, plain = name_text(labels)
@@ -186,9 +186,13 @@ _PLAIN_OPT = _OPT.pack(0, OPT, SIZE, 0, 0)
 EDE_TEXT = 300  # octets of an EDE's text
 
 
+def reply_flags(query: Query) -> int:
+    """The second word of a reply's header, for NOERROR."""
+    return _QR | _RA | (query.flags & (_RD | _CD))
+
+
 def _head(query: Query, rcode: int, answers: int, authorities: int, additionals: int) -> bytes:
-    flags = _QR | _RA | (query.flags & (_RD | _CD)) | rcode
-    return HEADER.pack(query.id, flags, 1, answers, authorities, additionals)
+    return HEADER.pack(query.id, reply_flags(query) | rcode, 1, answers, authorities, additionals)
 
 
 def _opt(query: Query, code: int | None, text: str, rest: int) -> bytes:
@@ -241,39 +245,31 @@ def nodata(query: Query, ttl: int, ede_code: int | None = None, text: str = "") 
     return _no(query, 0, ttl, ede_code, text)
 
 
-class Template:
+class Template(NamedTuple):
     """A rendered answer: served to any query with the same question, its TTLs aged."""
 
-    __slots__ = ("_aged", "_answers", "_at", "_authorities", "_base", "_rcode", "_ttls")
-
-    def __init__(self, rcode: int, answers: int, authorities: int, base: bytes, ttls: list[tuple[int, int]]) -> None:
-        self._rcode = rcode
-        self._answers = answers
-        self._authorities = authorities
-        self._base = base
-        self._ttls = ttls  # offset in base, seconds
-        self._at = 0
-        self._aged = base
-
-    def octets(self) -> int:
-        """The length of all records together."""
-        return len(self._base)
+    rcode: int
+    answers: int
+    authorities: int
+    records: bytes  # of both sections
+    offsets: tuple[int, ...]  # of their TTLs
 
     def serve(self, query: Query, age: int, limit: int) -> bytes:
         """The reply after `age` seconds; over `limit` octets it is truncated: no records, ask over TCP."""
-        if age != self._at:
-            aged = bytearray(self._base)
-            for offset, ttl in self._ttls:
-                left = ttl - age
-                aged[offset : offset + 4] = (left if left > 0 else 0).to_bytes(4, "big")
-            self._aged = bytes(aged)
-            self._at = age
+        rcode, answers, authorities, records, offsets = self
+        question = query.question
         opt = _PLAIN_OPT if query.edns else b""
-        flags = _QR | _RA | (query.flags & (_RD | _CD)) | self._rcode
-        if 12 + len(query.question) + len(self._aged) + len(opt) > limit:
-            return HEADER.pack(query.id, flags | _TC, 1, 0, 0, 1 if opt else 0) + query.question + opt
-        head = HEADER.pack(query.id, flags, 1, self._answers, self._authorities, 1 if opt else 0)
-        return head + query.question + self._aged + opt
+        flags = reply_flags(query) | rcode
+        extra = 1 if opt else 0
+        if 12 + len(question) + len(records) + len(opt) > limit:
+            return HEADER.pack(query.id, flags | _TC, 1, 0, 0, extra) + question + opt
+        if age:
+            aged = bytearray(records)
+            for offset in offsets:
+                left = int.from_bytes(aged[offset : offset + 4], "big") - age
+                aged[offset : offset + 4] = (left if left > 0 else 0).to_bytes(4, "big")
+            records = bytes(aged)
+        return HEADER.pack(query.id, flags, 1, answers, authorities, extra) + question + records + opt
 
 
 def render(name: str, records: Sequence[Record], *, rcode: int = 0, authority: Sequence[Record] = ()) -> Template:
@@ -284,7 +280,7 @@ def render(name: str, records: Sequence[Record], *, rcode: int = 0, authority: S
     literal = "\\" not in name  # then a place in the text is the same place in the question
     start = 16 + (len(name) + 2 if literal and name else len(encode_name(name)))
     known = {name: 12} if name else {}
-    ttls: list[tuple[int, int]] = []
+    offsets: list[int] = []
     parts: list[bytes] = []
     at = 0
     for section in (records, authority):
@@ -300,13 +296,13 @@ def render(name: str, records: Sequence[Record], *, rcode: int = 0, authority: S
                     known[owner] = start + at
             parts += (part, rdata)
             at += len(part)
-            ttls.append((at - 6, ttl))
+            offsets.append(at - 6)
             if rtype == CNAME and start + at < _REACH:
                 target = cname_target(rdata)
                 if target:
                     known.setdefault(target, start + at)
             at += len(rdata)
-    return Template(rcode, len(records), len(authority), b"".join(parts), ttls)
+    return Template(rcode, len(records), len(authority), b"".join(parts), tuple(offsets))
 
 
 def ask(ident: int, name: str, qtype: int, size: int = SIZE) -> bytes:

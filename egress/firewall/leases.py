@@ -57,12 +57,17 @@ class Full(Exception):
     """No room for another address."""
 
 
+new_tuple = tuple.__new__  # a NamedTuple's own __new__ is a Python function, felt once an answer
+
+
 class _Address:
-    __slots__ = ("awaited", "names", "opened", "used")
+    __slots__ = ("awaited", "last", "names", "opened", "until", "used")
 
     def __init__(self) -> None:
         self.names: dict[str, Teaching] = {}
         self.opened: dict[PortSet, float] = {}  # what the kernel was told: set -> end of its element
+        self.last: PortSet | None = None  # the set told of last, and until when: a look-up by value is five times
+        self.until = 0.0  # dearer than asking whether it is the same one again
         self.used = 0.0
         self.awaited = 0.0  # its time among the ends, not later than its first element's end; 0 when it isn't there
 
@@ -77,7 +82,7 @@ class Leases:
         self._ends: list[tuple[float, bytes]] = []
         self.evicted_names: set[str] = set()
         self._taught = 0
-        self._counts: dict[str, int] = {}  # name -> addresses it is remembered for
+        self._holders: set[str] | None = None  # once full: every name that is remembered for something, and some more
 
     def __len__(self) -> int:
         return len(self._addresses)
@@ -102,20 +107,21 @@ class Leases:
             self._lingering.pop(packed, None)
             address = self._addresses[packed] = _Address()
         known = address.names.get(name)
-        if known is None:
-            self._teach(address, Teaching(name, chain, ports, until, now))
-        else:
-            address.names[name] = Teaching(name, chain, ports, until if until > known.until else known.until, now)
+        taught = until if known is None or until > known.until else known.until
+        self._teach(address, name, new_tuple(Teaching, (name, chain, ports, taught, now)))
+        if address.last is ports and address.until >= until:
+            return None
         if address.opened.get(ports, 0.0) >= until:
             return None
-        return Grant(packed, ports, length + SLACK)
+        return new_tuple(Grant, (packed, ports, length + SLACK))
 
     def granted(self, grants: Iterable[Grant], now: float) -> None:
         """The kernel has acknowledged these elements."""
         for packed, ports, seconds in grants:
             address = self._addresses.get(packed)
             if address is not None:
-                address.opened[ports] = now + seconds
+                address.opened[ports] = address.until = now + seconds
+                address.last = ports
                 if not address.awaited:
                     self._await(packed, address)
 
@@ -138,32 +144,23 @@ class Leases:
             if len(self._addresses) >= self.capacity:
                 return
             address = self._addresses[packed] = _Address()
-        self._teach(address, teaching)
+        self._teach(address, teaching.name, teaching)
 
-    def _teach(self, address: _Address, teaching: Teaching) -> None:
+    def _teach(self, address: _Address, name: str, teaching: Teaching) -> None:
         """Remember why the address is open. That is bounded; what does not fit takes the place of the oldest."""
-        names, name = address.names, teaching.name
+        names = address.names
         if name not in names:
             if len(names) >= NAMES_PER_ADDRESS or (names and self._taught >= TEACHINGS):
-                oldest = next(iter(names))
-                del names[oldest]
-                self._untaught(oldest)
-            self._taught += 1
-            self._counts[name] = self._counts.get(name, 0) + 1
+                del names[next(iter(names))]
+            else:
+                self._taught += 1
+            if self._holders is not None:
+                self._holders.add(name)
         names[name] = teaching
-
-    def _untaught(self, name: str) -> None:
-        self._taught -= 1
-        left = self._counts[name] - 1
-        if left:
-            self._counts[name] = left
-        else:
-            del self._counts[name]
 
     def _forget(self, packed: bytes) -> _Address:
         address = self._addresses.pop(packed)
-        for name in address.names:
-            self._untaught(name)
+        self._taught -= len(address.names)
         return address
 
     def _make_room(self, name: str, now: float) -> None:
@@ -171,7 +168,10 @@ class Leases:
         self.expire(now)
         if len(self._addresses) < self.capacity:
             return
-        if name not in self._counts:
+        holders = self._holders
+        if holders is None or len(holders) > 2 * TEACHINGS:
+            holders = self._holders = {name for address in self._addresses.values() for name in address.names}
+        if name not in holders:
             raise Full  # at once: a flood of new names must not walk over everything each time
         for packed, address in self._addresses.items():
             if name in address.names and len(address.names) == 1:
@@ -265,7 +265,7 @@ class Leases:
                 if names:
                     kept = after._addresses[packed] = _Address()
                     for teaching in names.values():
-                        after._teach(kept, teaching)
+                        after._teach(kept, teaching.name, teaching)
                     kept.used = address.used
         return after
 
@@ -275,6 +275,7 @@ class Leases:
         self._ends = []
         for packed, address in self._addresses.items():
             address.opened = {}
+            address.until = 0.0
             for teaching in address.names.values():
                 until = max(teaching.until + SLACK, address.opened.get(teaching.ports, 0.0))
                 if until > now:

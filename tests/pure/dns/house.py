@@ -38,7 +38,7 @@ class House:
             self._remember, self.reports.append,
         )  # fmt: skip
         self.service.upstream = self.stage.upstream
-        self.stage.upstream._on_ready = self.service.answers_ready
+        self.stage.upstream._on_ready = self.stage.upstream._ready.call = self.service.round
         self.door = self._udp()
         self.service.listen(self.door)
         self.client = self._udp()

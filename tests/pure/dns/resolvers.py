@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dnslib
 
+from egress.dns.straight import Plain
 from egress.dns.upstream import Ports, Server, Upstream
-from egress.loop import Timer
+from egress.loop import Gather, Timer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +28,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.time = 1000.0
+        self.turns = 0
         self.readers: dict[int, Callable[[], None]] = {}
         self.writers: dict[int, Callable[[], None]] = {}
         self._soon: deque[Callable[[], None]] = deque()
@@ -38,6 +40,14 @@ class Clock:
 
     def add_reader(self, fd: int, callback: Callable[[], None]) -> None:
         self.readers[fd] = callback
+
+    def add_gathered(self, fd: int, gather: Gather, item: Any) -> None:
+        def note() -> None:
+            if not gather:
+                self._soon.append(gather.call)
+            gather.append(item)
+
+        self.readers[fd] = note
 
     def remove_reader(self, fd: int) -> None:
         self.readers.pop(fd, None)
@@ -59,6 +69,7 @@ class Clock:
 
     def turn(self) -> bool:
         """Everything that is ready, then everything due; whether there was anything."""
+        self.turns += 1
         poll = select.poll()
         for fd in {*self.readers, *self.writers}:
             poll.register(
@@ -204,7 +215,7 @@ class Stage:
         self.dialled: list[tuple[str, Server]] = []
         self.refuse: Callable[[str, Server], None] = lambda _kind, _server: None  # may raise OSError
         ports = Ports(lambda server: self._dial("udp", server), lambda server: self._dial("tcp", server))
-        self.upstream = Upstream(self.clock, servers, ports, timeout, self._ready)  # type: ignore[arg-type]
+        self.upstream = Upstream(self.clock, servers, ports, timeout, self._round)  # type: ignore[arg-type]
         self.results: list[tuple[Question, Answer | None]] = []
         self.rounds = 0
 
@@ -217,12 +228,12 @@ class Stage:
         self.sockets.append(sock)
         return sock
 
-    def _ready(self) -> None:
-        self.clock.call_soon(self._round)
-
     def _round(self) -> None:
         self.rounds += 1
-        self.results += self.upstream.collect(self.clock.now())
+        for question, answer in self.upstream.collect(self.clock.now()):
+            if isinstance(answer, Plain):
+                answer = answer.answer(question.name, question.qtype)
+            self.results.append((question, answer))
 
     def ask(self, name: str = "api.example.com", qtype: int = 1, waiter: Any = "client") -> bool:
         return self.upstream.ask(name, qtype, waiter, self.clock.now())

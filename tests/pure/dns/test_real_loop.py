@@ -28,7 +28,7 @@ def test_questions_over_udp_and_tcp_on_the_real_loop() -> None:
     ports = Ports(lambda server: dial(socket.SOCK_DGRAM, server), lambda server: dial(socket.SOCK_STREAM, server))
     judge = Interceptor(policy(allow("*.example.com")), 1, lambda _: None)
     service = Service(loop, judge, Leases(), lambda _: None, lambda _: None, lambda _: None)
-    service.upstream = Upstream(loop, (Server(LOCALHOST, resolver.port),), ports, 2.0, service.answers_ready)
+    service.upstream = Upstream(loop, (Server(LOCALHOST, resolver.port),), ports, 2.0, service.round)
     door = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     door.bind(("127.0.0.1", 0))
     door.setblocking(False)

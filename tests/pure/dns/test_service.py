@@ -24,7 +24,6 @@ from tests.pure.dns.plays import (
     answer,
     ask_bytes,
     deny,
-    query,
     read,
 )  # fmt: skip
 from tests.pure.dns.resolvers import Asked, reply_to
@@ -374,7 +373,7 @@ def test_an_answer_without_room_does_not_take_another_answer_of_its_round_along(
     answers = []
     for name, addresses in (("good", ["198.51.100.7"]), ("greedy", [f"198.51.100.{n}" for n in (7, 8, 9)])):
         question = Question(f"{name}.example.com", A, 0.0)
-        waiter = Waiter(query(question.name), house.door, house.client.getsockname(), 1232)
+        waiter = Waiter(ask_bytes(question.name), house.door, house.client.getsockname(), 1232)
         question.waiters.append(waiter)
         records = [address(question.name, text, 900 if name == "greedy" else 300) for text in addresses]
         answers.append((question, answer(*records)))

@@ -244,7 +244,7 @@ def tables(stage: Stage) -> dict[str, int]:
     channels_ = [channel for pool in up._pools for channel in (*pool._channels, *pool._retired)]
     return {
         "flying": len(up._flying),
-        "stages": sum(map(len, up._stages)),
+        "probes": len(up._probes),
         "ready": len(up._ready),
         "finished": len(up._finished),
         "queued": len(up._queued),

@@ -172,7 +172,6 @@ def test_what_is_remembered_is_bounded_and_counted_back() -> None:
     leases.expire(2000.0)
     assert len(leases) == 0
     assert leases._taught == 0
-    assert not leases._counts
 
 
 def test_a_full_table_refuses_new_names_without_walking_over_it() -> None:
@@ -184,9 +183,28 @@ def test_a_full_table_refuses_new_names_without_walking_over_it() -> None:
         def items(self) -> object:  # type: ignore[override]
             raise AssertionError("walked over every address")
 
-    leases._addresses = Untouchable(leases._addresses)  # type: ignore[assignment]
+        values = items  # type: ignore[assignment]
+
     with pytest.raises(Full):
-        leases.learn("new.example.com", (), EVERYTHING, bytes((198, 51, 100, 9)), 60, 1001.0)
+        leases.learn("first.example.com", (), EVERYTHING, bytes((198, 51, 100, 9)), 60, 1001.0)
+    leases._addresses = Untouchable(leases._addresses)  # type: ignore[assignment]
+    for number in range(100):
+        with pytest.raises(Full):
+            leases.learn(f"new{number}.example.com", (), EVERYTHING, bytes((198, 51, 100, 9)), 60, 1001.0)
+
+
+def test_a_name_that_was_taught_while_the_table_was_full_may_replace_its_own() -> None:
+    leases = Leases(capacity=2)
+    open_for(leases, "a.example.com", A, 60, 1000.0)
+    open_for(leases, "b.example.com", B, 60, 1000.0)
+    with pytest.raises(Full):
+        leases.learn("late.example.com", (), EVERYTHING, bytes((198, 51, 100, 9)), 60, 1001.0)
+    open_for(leases, "b.example.com", bytes((198, 51, 100, 10)), 60, 1001.0)
+    leases.expire(1000.0 + 60 + GRACE + SLACK + 0.5)
+    open_for(leases, "late.example.com", B, 60, 1121.7)
+    leases.learn("late.example.com", (), EVERYTHING, A, 60, 1121.7)
+    assert A in leases
+    assert B not in leases
 
 
 def test_an_address_that_is_renewed_all_the_time_is_awaited_once() -> None:

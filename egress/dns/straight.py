@@ -1,0 +1,139 @@
+"""The ordinary question and the ordinary answer, read at once. Pure.
+
+Nearly all that passes is a question for A or AAAA without EDNS options, answered by addresses that hang on the asked
+name itself. For these the careful readers' work (`wire.parse_query`, `answer.parse_answer`, `Interceptor.on_answer`,
+`wire.render`) comes to little, and this module does that little without their objects on the way. It never refuses:
+what is not ordinary gets None here, and the careful readers decide. `docs/decisions/0005-the-straight-path.md` says
+what it brings, and the tests hold it against the careful readers, octet for octet.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from egress.dns.answer import AAAA, DAY, A, Answer
+from egress.dns.wire import HEADER, IN, OPT, SIZE, Record, Template, new_tuple, reply_flags
+
+if TYPE_CHECKING:
+    from egress.dns.wire import Query
+
+MOST = 16  # addresses in an ordinary answer
+SHAPES = 256  # that are remembered
+LONGEST = 266  # where the root label of the longest name stands (RFC 1035 §2.3.4)
+_OPT = struct.pack("!BHHIH", 0, OPT, SIZE, 0, 0)
+_OPT_HEAD = _OPT[:3]
+_MAPPED = bytes(10) + b"\xff\xff"
+
+
+class Shape(NamedTuple):
+    """What a query says besides its id and its name, and what the head of its reply is."""
+
+    qtype: int
+    limit: int  # octets of a UDP reply
+    heads: tuple[bytes, ...]  # of the reply behind the id, by the number of its records
+    opt: bytes  # the end of the reply
+
+
+class Shapes:
+    """Queries that the careful reader took, without id and name: it would take them with any other plain name too.
+
+    `known` is looked at with the octets 2 to 11 and those from the root label on.
+    """
+
+    __slots__ = ("known",)
+
+    def __init__(self) -> None:
+        self.known: dict[bytes, Shape] = {}
+
+    def learn(self, data: bytes, query: Query, limit: int) -> None:
+        """`query` is what `data` was read as. What clients change from query to query (EDNS options) is not kept."""
+        end = data.find(0, 12)
+        key = data[2:12] + data[end:]
+        if query.qtype not in _KINDS or not query.plain or len(key) > 15 + len(_OPT):
+            return
+        if len(self.known) >= SHAPES:
+            self.known.clear()
+        flags = reply_flags(query)
+        heads = tuple(HEADER.pack(0, flags, 1, count, 0, 1 if query.edns else 0)[2:] for count in range(MOST + 1))
+        self.known[key] = Shape(query.qtype, limit, heads, _OPT if query.edns else b"")
+
+
+class Plain(NamedTuple):
+    """An ordinary answer: NOERROR, and nothing but addresses of the asked name, each once."""
+
+    records: bytes  # as they came, their owner a pointer to the question: also how `wire.render` would write them
+    teaches: tuple[tuple[bytes, int], ...]  # packed address, TTL in seconds
+    ttl: int  # the lowest of them
+    offsets: tuple[int, ...]  # of the TTLs in the records
+
+    def answer(self, name: str, qtype: int) -> Answer:
+        """The same as `parse_answer` gives, but for the id."""
+        return Answer(0, 0, False, tuple(Record(name, qtype, ttl, packed) for packed, ttl in self.teaches))
+
+    def serve(self, query: Query, age: int, limit: int) -> bytes:
+        """As a `wire.Template` of the same records."""
+        return Template(0, len(self.teaches), 0, self.records, self.offsets).serve(query, age, limit)
+
+
+class _Kind(NamedTuple):
+    head: bytes  # of a record: pointer to the question, type, class
+    record: struct.Struct
+    size: int
+    octets: int  # of the address
+    offsets: tuple[tuple[int, ...], ...]  # of the TTLs, by the number of records
+
+
+def _kind(qtype: int, octets: int) -> _Kind:
+    size = 12 + octets
+    return _Kind(
+        struct.pack("!HHH", 0xC00C, qtype, IN),
+        struct.Struct(f"!6sIH{octets}s"),
+        size,
+        octets,
+        tuple(tuple(6 + size * number for number in range(count)) for count in range(MOST + 1)),
+    )
+
+
+_KINDS = {A: _kind(A, 4), AAAA: _kind(AAAA, 16)}
+# One question, no authority; (answers, whether OPT follows) by these octets of the header.
+_COUNTS = {
+    struct.pack("!HHHH", 1, count, 0, extra): (count, bool(extra)) for count in range(1, MOST + 1) for extra in (0, 1)
+}
+
+
+def read_answer(data: bytes, question: bytes, qtype: int) -> Plain | None:
+    """The answer to `question` (our own question section) where it is ordinary, else None.
+
+    The id is not looked at.
+    """
+    kind = _KINDS.get(qtype)
+    counts = _COUNTS.get(data[4:12])
+    start = 12 + len(question)
+    if kind is None or counts is None or data[12:start] != question or data[2] & 0xFA != 0x80 or data[3] & 0x0F:
+        return None
+    head, record, size, octets, offsets = kind
+    count, extra = counts
+    end = start + size * count
+    if len(data) < end:
+        return None
+    if extra:
+        opt = data[end : end + 11]
+        if opt[:3] != _OPT_HEAD or opt[5] or opt[9:] != b"\0\0":  # with upper bits of the rcode, or with options
+            return None
+    if count == 1:
+        found, ttl, length, packed = record.unpack_from(data, start)
+        if found != head or length != octets or ttl > DAY or packed[:12] == _MAPPED:
+            return None
+        return new_tuple(Plain, (data[start:end], ((packed, ttl),), ttl, offsets[1]))
+    teaches = []
+    lowest = DAY
+    for found, ttl, length, packed in record.iter_unpack(data[start:end]):
+        if found != head or length != octets or ttl > DAY or packed[:12] == _MAPPED:
+            return None
+        if ttl < lowest:
+            lowest = ttl
+        teaches.append((packed, ttl))
+    if len({packed for packed, _ in teaches}) < count:
+        return None
+    return new_tuple(Plain, (data[start:end], tuple(teaches), lowest, offsets[count]))
