@@ -153,8 +153,8 @@ def _add(total: dict[str, float], more: Mapping[str, float]) -> None:
 _COUNTERS = (
     ("connections", "sallyport_ingress_connections_accepted_total", "Client connections accepted."),
     ("tunnels", "sallyport_ingress_tunnels_opened_total", "WebSocket tunnels opened."),
-    ("bytes_in", "sallyport_ingress_received_bytes_total", "Bytes received from clients, heads included."),
-    ("bytes_out", "sallyport_ingress_sent_bytes_total", "Bytes sent to clients, heads included."),
+    ("bytes_in", "sallyport_ingress_received_bytes_total", "Bytes of request bodies received from clients."),
+    ("bytes_out", "sallyport_ingress_sent_bytes_total", "Bytes of responses sent to clients, heads included."),
     ("log_dropped", "sallyport_ingress_log_lines_dropped_total", "Log lines that the log's reader was too slow for."),
     ("cpu_seconds", "process_cpu_seconds_total", "User and system CPU time of the workers, in seconds."),
 )

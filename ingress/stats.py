@@ -25,7 +25,7 @@ class Stats:
 
     connections, tunnels, inflight: open or under way now. sandboxes: entries in the route table. degraded: the provider
     can't be read at present. *_total, bytes_*, renewals_*, log_dropped: since the worker began, never less than before.
-    bytes_in: from clients, bytes_out: to clients, heads included.
+    bytes_in: bodies from clients. bytes_out: answers to clients, heads included.
     """
 
     __slots__ = (
