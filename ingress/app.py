@@ -1,8 +1,8 @@
 """What a worker is made of: the one place that knows every part of the gateway.
 
-prepare   in the master, before anything listens: what lies in files is read, what the workers need is imported
-shared    in the master: memory that all workers, and a successor, count in
-work      in each worker: the loop, from the provider's first answer to the last connection's end
+    provider asked ─▶ answered, or two seconds ─▶ listening ─▶ told to leave ─▶ not ready ─▶ not listening ─▶ drained
+
+Everything here runs in a worker, after the fork; what comes before it is in prepare.py.
 """
 
 from __future__ import annotations
@@ -13,109 +13,42 @@ import signal
 import sys
 import time
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import uvloop
 
-from ingress.access import BadKeys, KeyRing
 from ingress.admin import Admin
 from ingress.flags import ConfigError
 from ingress.gate import AGENT, Gate, GateSettings
 from ingress.http1.core import Gateway
-from ingress.listeners import BACKLOG, StartError
+from ingress.listeners import BACKLOG
 from ingress.log import Access, Log
-from ingress.metrics import Board, Publisher, gather, render
+from ingress.metrics import Publisher, gather, render
+from ingress.prepare import read_keys, stamp
 from ingress.process import usage
-from ingress.providers import ProviderError, build
+from ingress.providers import build
 from ingress.refusal import Refusal
 from ingress.routes import Routes
 from ingress.stats import Stats
 from ingress.targets import Targets
-from ingress.throttle import Throttle
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ingress.accept import Acceptor
-    from ingress.config import Config
     from ingress.gate import Admission, Reply
     from ingress.head import RequestHead
     from ingress.master import Seat
+    from ingress.prepare import Plan, Shared
     from ingress.providers.base import Provider
     from ingress.renew import Renewer
-    from ingress.tls import Certificate
 
 TICK = 1.0
 """Seconds between two ticks: time-outs, files, published counters."""
 LISTEN_ANYWAY = 2.0
 """Seconds after which a worker listens although its provider has not answered yet; requests are told so meanwhile."""
-_LARGEST_KEYS = 1 << 20
-
-
-class Plan(NamedTuple):
-    """What the workers start from."""
-
-    config: Config
-    keys: KeyRing
-    certificate: Certificate | None
-    log: Log
-    began: float  # Unix time
-
-
-class Shared(NamedTuple):
-    """Memory that all workers share."""
-
-    throttle: Throttle
-    board: Board
-
-
-def prepare(config: Config) -> Plan:
-    """Read what lies in files. ConfigError or StartError, one line, where something can't be used."""
-    log = Log(level=config.log_level)
-    keys = _keys(config)
-    if keys.short:
-        log.warn(f"keys {', '.join(keys.short)} are short enough to be searched offline; use 32 random octets")
-    certificate = None
-    if config.tls_cert:
-        from ingress.tls import Certificate
-
-        certificate = Certificate(config.tls_cert, config.tls_key)
-    return Plan(config, keys, certificate, log, time.time())
-
-
-def _keys(config: Config) -> KeyRing:
-    if not config.secure_access_keys_file:
-        if not config.secure_access_keys:
-            return KeyRing()
-        try:
-            return KeyRing.parse(config.secure_access_keys)
-        except BadKeys as error:
-            raise ConfigError(config.secure_access_keys_from, str(error)) from None
-    path = config.secure_access_keys_file
-    try:
-        with open(path, encoding="utf-8") as file:
-            return KeyRing.parse(file.read(_LARGEST_KEYS))
-    except OSError as error:
-        raise ConfigError("--secure-access-keys-file", f"{path}: {(error.strerror or str(error)).lower()}") from None
-    except UnicodeDecodeError:
-        raise ConfigError("--secure-access-keys-file", f"{path}: is not text; write ID=BASE64 lines") from None
-    except BadKeys as error:
-        raise ConfigError("--secure-access-keys-file", f"{path}: {error}") from None
-
-
-def shared(workers: int, handed: Mapping[str, tuple[int, bytes]]) -> Shared:
-    """The workers' memory; what a predecessor handed over is gone on with, where it has our shape."""
-    descriptor, key = handed.get("throttle", (-1, None))
-    return Shared(Throttle(key, descriptor), Board(workers))
-
-
-def to_hand(memory: Shared) -> dict[str, tuple[int, bytes]]:
-    """The part of it that a successor goes on with."""
-    return {"throttle": memory.throttle.handed()}
 
 
 def work(plan: Plan, seat: Seat, memory: Shared) -> int:
-    """Serve until told to leave; returns the exit code. StartError where this worker can't serve at all."""
+    """Serve until told to leave; returns the exit code."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(Worker(plan, seat, memory).run())
 
@@ -145,7 +78,7 @@ class Worker:
         self._log = Log(level=config.log_level, fields={"worker": seat.number})
         self._chief = seat.number == 0
         """One worker speaks for all where all would say the same."""
-        self._keys_seen = _stamp(config.secure_access_keys_file)
+        self._keys_seen = stamp(config.secure_access_keys_file)
         self._servers: list[asyncio.Server | Acceptor] = []
         self._admin: Admin | None = None
         self._admin_server: asyncio.Server | None = None
@@ -163,13 +96,13 @@ class Worker:
         self._stats = Stats()
         self._publisher = Publisher(self._memory.board, self._seat.number, self._stats)
         routes = self._routes = Routes()
-        try:
-            self._provider: Provider = build(config.provider_type, config.provider, routes, self._say)
-        except ProviderError as error:
-            raise StartError(f"--provider-type {config.provider_type}: {error}") from None
+        self._provider: Provider = build(config.provider_type, config.provider, routes, self._say)
         self._gate = Gate(self._gate_settings(), routes, self._plan.keys, self._memory.throttle)
-        if config.renew_enabled:
-            self._renewer = self._make_renewer()
+        if self._plan.renewal is not None:
+            from ingress.renew import Renewer
+
+            self._renewer = Renewer(self._plan.renewal, self._stats, self._say, self._memory.claims)
+            self._renewer.start()
         if config.access_log:
             self._access = Access(self._log, config.access_log_sample, query=config.access_log_query)
         self._gateway = Gateway(
@@ -213,11 +146,6 @@ class Worker:
         if config.agent is None:
             return GateSettings(config.ways, not config.admin_only, config.route_cookie)
         return GateSettings(frozenset((AGENT,)), not config.admin_only, False, config.agent.token, config.agent.timeout)
-
-    def _make_renewer(self) -> Renewer:
-        from ingress.renew import Renewer
-
-        raise NotImplementedError(Renewer)
 
     def _listen_to_signals(self, loop: asyncio.AbstractEventLoop) -> None:
         from ingress.master import DRAIN, NOW, RELOAD, RETIRE
@@ -312,14 +240,14 @@ class Worker:
             self._count("certificate", self._plan.certificate.follow(self._say, force=force))
         path = self._config.secure_access_keys_file
         if path:
-            seen = _stamp(path)
+            seen = stamp(path)
             if force or seen != self._keys_seen:
                 self._keys_seen = seen
                 self._count("keys", self._load_keys())
 
     def _load_keys(self) -> str:
         try:
-            keys = _keys(self._config)
+            keys = read_keys(self._config)
         except ConfigError as error:
             self._say("error", f"the new keys are not used, those from before go on: {error}")
             return "failed"
@@ -343,7 +271,9 @@ class Worker:
         health = self._provider.health()
         if not health.loaded:
             return False, f"starting: {health.degraded or 'the provider has not answered yet'} ({health.source})"
-        return True, f"degraded: {health.degraded}" if health.degraded else "ok"
+        troubles = [health.degraded, self._renewer.health() if self._renewer is not None else ""]
+        degraded = "; ".join(filter(None, troubles))
+        return True, f"degraded: {degraded}" if degraded else "ok"
 
     def _metrics(self) -> bytes:
         self._publish()
@@ -408,14 +338,3 @@ def _where(error: BaseException) -> str:
         place = f" ({os.path.basename(code.co_filename)}:{trace.tb_lineno} {code.co_name})"
         trace = trace.tb_next
     return f"{type(error).__name__}: {error}{place}"
-
-
-def _stamp(path: str) -> tuple[int, int, int, int] | None:
-    """What changes when a file does."""
-    if not path:
-        return None
-    try:
-        about = os.stat(path)
-    except OSError:
-        return None
-    return (about.st_dev, about.st_ino, about.st_mtime_ns, about.st_size)

@@ -8,7 +8,6 @@ and a successor (handover.py) gets all of them, whether it has as many workers o
 from __future__ import annotations
 
 import errno
-import os
 import socket
 from typing import NamedTuple, TypeVar
 
@@ -133,16 +132,3 @@ def _bound(family: socket.AddressFamily, address: tuple[str, int], *, dual: bool
         sock.close()
         raise
     return sock
-
-
-def cores() -> int:
-    """How many cores this process may use: its affinity, and the processor quota of its cgroup (v2)."""
-    count = len(os.sched_getaffinity(0))
-    try:
-        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
-            quota, _, period = file.read(64).strip().partition(" ")
-        if quota != "max" and int(period) > 0:
-            count = min(count, -(-int(quota) // int(period)))
-    except (OSError, ValueError):
-        pass
-    return max(1, count)

@@ -15,7 +15,6 @@ that grows while it keeps dying.
 from __future__ import annotations
 
 import os
-import resource
 import select
 import signal
 import sys
@@ -24,7 +23,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ingress import handover
 from ingress.config import Config, ConfigError, from_args
-from ingress.listeners import Listeners, StartError, cores, open_port, shares, show
+from ingress.listeners import Listeners, StartError, open_port, shares, show
+from ingress.system import cores, die_with_parent, raise_file_limit
 
 if TYPE_CHECKING:
     import socket
@@ -79,9 +79,9 @@ def serve(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     taken: handover.Claim | None = None
     try:
         config = from_args(argv, environ)
-        from ingress import app
+        from ingress.prepare import prepare
 
-        plan = app.prepare(config)
+        plan = prepare(config)
         count = config.workers or cores()
         if config.handover:
             taken = handover.claim(config.handover)
@@ -93,9 +93,12 @@ def serve(argv: Sequence[str], environ: Mapping[str, str]) -> int:
             taken.abandon()
         print(f"ingress: {error}", file=sys.stderr, flush=True)
         return EXIT_CONFIG
-    memory = app.shared(count, handed.memory)
-    master = Master(config, listeners, count, offer, taken, app.to_hand(memory))
-    return master.run(lambda seat: app.work(plan, seat, memory), plan.log)
+    from ingress.app import work
+    from ingress.prepare import shared, to_hand
+
+    memory = shared(plan, count, handed.memory)
+    master = Master(config, listeners, count, offer, taken, to_hand(memory))
+    return master.run(lambda seat: work(plan, seat, memory), plan.log)
 
 
 def _bind(config: Config, count: int, handed: handover.Handed) -> Listeners:
@@ -139,7 +142,9 @@ class Master:
     def run(self, work: Callable[[Seat], int], log: Log) -> int:
         """Until every worker has left; returns the exit code."""
         self._work, self._log = work, log
-        _raise_file_limit(self._config, log)
+        most = raise_file_limit()
+        if most < 2 * self._config.limits.connections + 256:
+            log.warn(f"{most} file descriptors a process are fewer than --connections may need; raise ulimit -n")
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         for number in (*_SIGNALS, RETIRE, NOW):
@@ -277,7 +282,7 @@ class Master:
         """A worker's life, from fork to exit; never returns."""
         code = EXIT_FAILED
         try:
-            die_with(parent)
+            die_with_parent(parent)
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, *(_SIGNALS[:3])):
                 signal.signal(number, signal.SIG_DFL)
@@ -294,9 +299,6 @@ class Master:
 
             seat = Seat(index, mine, admin, own, self._claim is not None and not self._ready, started, blocked)
             code = self._work(seat)
-        except StartError as error:
-            print(f"ingress: {error}", file=sys.stderr, flush=True)
-            code = EXIT_CONFIG
         except BaseException as error:  # noqa: BLE001 - whatever it was, the next worker is the answer
             self._log.error("worker failed", error=f"{type(error).__name__}: {error}", worker=index)
         finally:
@@ -408,25 +410,3 @@ def _drained(descriptor: int) -> list[int]:
     except BlockingIOError:
         return []
     return sorted(dict.fromkeys(numbers), key=lambda number: number == signal.SIGCHLD)
-
-
-def _raise_file_limit(config: Config, log: Log) -> None:
-    """Every connection is a descriptor, and one to the sandbox: take what the kernel gives."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        soft = hard
-    except (OSError, ValueError):
-        pass
-    wanted = 2 * config.limits.connections + 256
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        log.warn(f"{soft} file descriptors a process are fewer than --connections needs at worst; raise ulimit -n")
-
-
-def die_with(parent: int) -> None:
-    """PR_SET_PDEATHSIG (prctl(2)): a worker whose master is gone drains and leaves."""
-    import ctypes
-
-    ctypes.CDLL(None, use_errno=True).prctl(1, int(signal.SIGTERM), 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(0)

@@ -269,6 +269,7 @@ class Origin:
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
 
             def do_GET(self) -> None:
                 origin.seen.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
