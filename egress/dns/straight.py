@@ -119,7 +119,7 @@ def read_answer(data: bytes, question: bytes, qtype: int) -> Plain | None:
         return None
     if extra:
         opt = data[end : end + 11]
-        if opt[:3] != _OPT_HEAD or opt[5] or opt[9:] != b"\0\0":  # with upper bits of the rcode, or with options
+        if opt[:3] != _OPT_HEAD or opt[9:] != b"\0\0" or opt[5]:  # cut short, options, or upper bits of the rcode
             return None
     if count == 1:
         found, ttl, length, packed = record.unpack_from(data, start)

@@ -129,6 +129,7 @@ def test_the_ordinary_is_read_straight(qtype: int, size: int, extra: bytes) -> N
         message(A, b"\1\2\3\4", pointer=0xC010),  # of a name above
         message(A, b"\1\2\3\4", ttl=DAY + 1),
         message(A, b"\1\2\3\4", rclass=3),
+        message(A, b"\1\2\3\4").replace(b"\0\4\1\2", b"\0\3\1\2"),  # an address of three octets
         message(A, b"\1\2\3\4", kind=28),
         message(A, b"\1\2\3\4", counts=(2, 0, 0)),
         message(A, b"\1\2\3\4", counts=(1, 1, 0)),
@@ -136,12 +137,19 @@ def test_the_ordinary_is_read_straight(qtype: int, size: int, extra: bytes) -> N
         message(A),
         message(A, b"\1\2\3\4", extra=OPT[:5] + b"\1" + OPT[6:]),  # BADVERS and the like
         message(A, b"\1\2\3\4", extra=OPT[:-1]),
+        message(A, b"\1\2\3\4", extra=OPT[:3]),
         message(A, *[bytes((1, 2, 3, number)) for number in range(MOST + 1)]),
         b"",
     ],
 )
 def test_the_rest_is_left_to_the_careful_reader(data: bytes) -> None:
     assert read_answer(data, SECTION[A], A) is None
+
+
+def test_e7_a_mapped_address_is_left_to_the_careful_reader() -> None:
+    mapped = bytes(10) + b"\xff\xff\1\2\3\4"
+    assert read_answer(message(AAAA, mapped), SECTION[AAAA], AAAA) is None
+    assert read_answer(message(AAAA, b" " * 16, mapped), SECTION[AAAA], AAAA) is None
 
 
 def test_another_question_s_answer_is_not_read() -> None:
@@ -326,6 +334,31 @@ def test_a_label_that_is_none_is_not_taken_for_one(length: int) -> None:
     assert other.taken() == ([], [], [])
 
 
+@pytest.mark.parametrize(
+    ("known", "asked"),
+    [
+        ("x.net", "use-application-dns.net"),
+        ("x.arpa", "resolver.arpa"),
+        ("x.resolver.arpa", "y.resolver.arpa"),
+        ("x.arpa", "_dns.resolver.arpa"),
+        ("x.example.com", "a b.example.com"),
+        ("x.example.com", "a\\.b.example.com"),
+        ("x.example.com", "\xe4.example.com"),
+        ("x.example.com", "bad.example.com"),
+        ("x.example.com", "web.example.com"),
+        ("x.example.com", "y.deep.example.com"),
+    ],
+)
+def test_what_holds_for_a_parent_is_not_taken_to_hold_for_every_name_below(known: str, asked: str) -> None:
+    one, other = Side(), Side()
+    one.straight(ask_bytes(known, edns=None))
+    labels = [label.replace("\\", "\0").encode("latin-1") for label in asked.split(".")]
+    name = b"".join(bytes((len(label),)) + label for label in labels)
+    data = b"\0\1\1\0\0\1" + bytes(6) + name + b"\0\0\1\0\1"
+    one.taken()
+    assert one.straight(data) == other.careful(data)
+
+
 def test_a_name_that_is_too_long_is_refused_however_well_its_parent_is_known() -> None:
     one, other = Side(), Side()
     for label, taken in ((50, True), (58, True), (59, False), (63, False)):
@@ -396,6 +429,16 @@ def test_a_client_with_options_and_one_without_share_an_ordinary_answer(house: H
     assert {reply.id: [record[3] for record in reply.records] for reply in house.replies()} == {
         1: ["198.51.100.7"], 2: ["198.51.100.7"],
     }  # fmt: skip
+
+
+def test_a_name_in_the_cache_is_not_asked_again_by_another_shape_of_query(house: House) -> None:
+    house.ask("warm.example.com", edns=600)
+    house.resolver.answer(house.resolver.one())
+    house.replies()
+    house.resolve("api.example.com")
+    house.ask("api.example.com", edns=600)
+    assert house.one().records[0][3] == "198.51.100.7"
+    assert house.resolver.take() == []
 
 
 def test_e14_too_much_in_flight_is_servfail_on_the_straight_path_too(house: House) -> None:
