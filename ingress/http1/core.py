@@ -62,9 +62,11 @@ class Gateway:
         the client's. trusted: the proxies whose forwarded fields count. detail: refusals in agent-sandbox's shape."""
         self.gate = gate
         self.targets = targets
-        self.limits = limits
+        self.limits = whole_ticks(limits)
         self.stats = stats
         self.stripped = stripped | WRITTEN
+        self.fixed = (self.stripped | gate.looks_at | {b"cookie"}) - {b"content-length"}
+        """Request fields that something is derived from; see `Fields.followed_by`."""
         self.renewer = renewer
         self.access = access
         self.upstream_host = upstream_host
@@ -231,3 +233,9 @@ class Gateway:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.sleep(0)
+
+
+def whole_ticks(limits: Limits) -> Limits:
+    """The limits with every time that is counted in ticks at least one long: the first tick may come at once."""
+    times = ("idle_timeout", "body_timeout", "response_timeout", "stream_timeout", "tunnel_timeout")
+    return limits._replace(**{name: max(1.0, value) for name in times if (value := getattr(limits, name))})
