@@ -8,7 +8,7 @@ CODE := $(wildcard policies egress ingress lab demo bench tests)
 # How many times the ordinary number of examples `make fuzz` tries.
 FUZZ ?= 50
 
-.PHONY: help setup demo test lint pure real blackbox image fuzz bench-dns bench-http format lock clean
+.PHONY: help setup demo test lint pure real blackbox image test-kubernetes fuzz bench-dns bench-http format lock clean
 
 help:
 	@echo "Sallyport: the guarded door of a sandbox."
@@ -22,6 +22,7 @@ help:
 	@echo "  make real        the tests with namespaces, nftables and sockets; root"
 	@echo "  make blackbox    the programs as a container runs them; root"
 	@echo "  make image       build the image and run it, with a Docker daemon of its own; root"
+	@echo "  make test-kubernetes  the gateway's providers against a real Kubernetes API server, built by Go once"
 	@echo "  make fuzz        the property tests, FUZZ=$(FUZZ) times as many examples"
 	@echo "  make bench-dns   measure against dnsmasq and unbound; root, minutes; writes into docs/"
 	@echo "  make bench-http  measure the gateway against nginx, haproxy, Go, Node and Python proxies; minutes; writes into docs/"
@@ -40,7 +41,8 @@ demo: setup
 test: lint
 	@tools/test-image
 	@$(PYTHON_VENV) -m lab
-	@$(PYTHON_VENV) -m pytest --ignore=tests/blackbox/test_image.py --ignore=tests/blackbox/test_docker_provider.py
+	@$(PYTHON_VENV) -m pytest --ignore=tests/blackbox/test_image.py --ignore=tests/blackbox/test_image_ingress.py \
+		--ignore=tests/blackbox/test_docker_provider.py
 
 lint: setup
 	@$(PYTHON_VENV) -m ruff check $(CODE)
@@ -52,6 +54,9 @@ pure real blackbox: setup
 
 image: setup
 	@tools/test-image
+
+test-kubernetes: setup
+	@tools/test-kubernetes
 
 fuzz: setup
 	@SALLYPORT_FUZZ=$(FUZZ) $(PYTHON_VENV) -m pytest tests/pure -m hypothesis --timeout=0

@@ -17,7 +17,7 @@ from ingress.providers.fields import FieldError, shown
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 """Where a pod finds its service account."""
@@ -107,7 +107,7 @@ def in_cluster(environ: Mapping[str, str]) -> Access:
     )
 
 
-def resolve(documents: list[tuple[str, object]], context: str) -> Access:
+def resolve(documents: Sequence[tuple[str, object]], context: str) -> Access:
     """What kubeconfigs say, each with its path; where several name the same thing the first wins. Raises ConfigFault.
 
     context: "" for the current one.

@@ -126,9 +126,9 @@ class _Follower:
         except Gone:
             self._version = ""
             await asyncio.sleep(self._backoff.delay())
-        except Broken as error:
+        except (Broken, ConfigFault) as error:
             await self._failed(str(error))
-        except (Fault, ConfigFault, NotAnObject) as error:
+        except (Fault, NotAnObject) as error:
             self._version = ""  # what the server says doesn't add up, or it has been set up anew
             await self._failed(str(error))
 
