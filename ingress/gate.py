@@ -43,6 +43,9 @@ STRIPPED = frozenset((*ROUTING_HEADERS, RENEW_HEADER, ACCESS_HEADER))
 AGENT_STRIPPED = STRIPPED | AGENT_HEADERS | {b"authorization"}
 """The same where agent-sandbox's wire is spoken: there Authorization is for the gateway."""
 
+_LOOKS_AT = frozenset((b"host", b"cookie", b"origin", b"upgrade", b"purpose", b"sec-purpose", b"x-sandbox-id"))
+_DOCUMENTS = frozenset((b"accept", b"referer", b"sec-fetch-dest"))
+
 REMEMBERED = 60.0
 """Seconds for which an answer is kept; then the proof is noted anew as recent."""
 _STATUS = (b"/status.ok", b"/healthz")
@@ -124,6 +127,8 @@ class Gate:
     def __init__(self, settings: GateSettings, routes: Routes, keys: KeyRing, throttle: Throttle) -> None:
         self.settings = settings
         self.stripped = AGENT_STRIPPED if AGENT in settings.mode else STRIPPED
+        self.looks_at = self.stripped | _LOOKS_AT | (_DOCUMENTS if settings.route_cookie else frozenset())
+        """Every request field, in lower case, that an answer of `admit` may depend on."""
         self._routes = routes
         self._keys = keys
         self._door = Door(keys, throttle)

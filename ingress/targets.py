@@ -26,6 +26,8 @@ MOST_NAMES = 1_024
 MOST_LOOKUPS = 64
 """Look-ups under way at once."""
 
+OWN = "the gateway's own"
+
 _SHUT = (AddressClass.SPECIAL, AddressClass.NEVER)
 _HIDING = ("Teredo", "IPv4-compatible", "a local NAT64 address", "discard-only")
 _LOOPBACK6 = b"\0" * 15 + b"\x01"
@@ -91,7 +93,7 @@ class Targets:
         """Why an address (4 or 16 packed bytes) may not be dialled on a port, in words for clients; "": it may."""
         packed = unmap(packed)
         if port in self._ports and self._reaches_us(packed):
-            return "the gateway itself"
+            return OWN
         kind = classify(packed)
         shut = kind.address_class in _SHUT or (len(packed) == 16 and kind.label in _HIDING)
         if shut and not any(network.contains(packed) for network in self._allowed):
@@ -162,6 +164,8 @@ def _forbidden(why: str) -> Refusal:
     return Refusal(
         502,
         "forbidden_target",
-        f"this sandbox's address is {why}, where the gateway sends nothing"
-        + ("" if why == "the gateway itself" else "; its operator opens it with --allow-target, where that is meant"),
+        "this sandbox's address and port are the gateway's own: it does not send requests to itself"
+        if why == OWN
+        else f"this sandbox's address is {why}, where the gateway sends nothing; its operator opens it with "
+        "--allow-target, where that is meant",
     )

@@ -111,6 +111,42 @@ def test_a_known_header_section_is_answered_like_a_new_one(steps: list[object], 
     new.throttle.close()
 
 
+OTHERS = [
+    "Accept: text/html",
+    "Accept: */*",
+    "Sec-Fetch-Dest: document",
+    "Referer: http://gw.example.com/box/80/",
+    "X: y",
+]
+
+
+@given(STEPS, st.lists(st.lists(st.sampled_from(OTHERS), max_size=3), min_size=1))
+def test_a_section_that_differs_in_what_is_not_looked_at_shares_the_memory(
+    steps: list[object], more: list[list[str]]
+) -> None:
+    """A connection's memo goes on to its next section where only other headers changed."""
+    old, new = House(route_cookie=True), House(route_cookie=True)
+    memos: dict[tuple[str, ...], dict[str, object]] = {}
+    for number, step in enumerate(steps):
+        if isinstance(step, str):
+            continue
+        assert isinstance(step, tuple)
+        lines, target, method, seconds = step
+        lines = [*lines, *more[number % len(more)]]
+        fresh, again = ask(target, *lines, method=method), ask(target, *lines, method=method)
+        kept = tuple(line for line in lines if line.partition(":")[0].lower().encode() in old.gate.looks_at)
+        again.fields.memo = memos.get(kept, {}).copy()
+        old.now = new.now = old.now + seconds
+        first = told(old, again, f"10.1.0.{len(kept)}")
+        memos[kept] = again.fields.memo.copy()
+        second = told(new, fresh, f"10.2.{number}.1")
+        if first == (429, "throttled"):
+            break
+        assert first == second
+    old.throttle.close()
+    new.throttle.close()
+
+
 def test_what_one_client_proved_another_has_to_prove(house: House) -> None:
     """A header section shared between connections must not carry a path's signature over."""
     house.gate.keys = KEYS
