@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from aiohttp import web
+
+if TYPE_CHECKING:
+    import ssl
 
 
 def status(code: int, message: str = "") -> dict[str, object]:
@@ -20,8 +23,13 @@ def status(code: int, message: str = "") -> dict[str, object]:
 class FakeKubernetes:
     """Holds objects by (group, version, plural) path; started with `async with`."""
 
-    def __init__(self, served: tuple[str, ...] = ("sandbox.opensandbox.io/v1alpha1/batchsandboxes",)) -> None:
+    def __init__(
+        self,
+        served: tuple[str, ...] = ("sandbox.opensandbox.io/v1alpha1/batchsandboxes",),
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.served = served
+        self.tls = tls
         self.version = 100
         self.compacted = 0
         self.objects: dict[tuple[str, str], dict[str, Any]] = {}
@@ -51,7 +59,7 @@ class FakeKubernetes:
         app.router.add_get("/{path:.*}", self._answer)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True)
+        site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True, ssl_context=self.tls)
         await site.start()
         assert self._runner.addresses
         self.port = self._runner.addresses[0][1]
@@ -65,7 +73,7 @@ class FakeKubernetes:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
 
     def kubeconfig(self, **user: object) -> str:
         """A kubeconfig for this server, as JSON (which is YAML)."""
