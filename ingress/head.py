@@ -49,6 +49,30 @@ class Fields:
         self._last = dict(zip(self.names, lines, strict=True))
         self.memo: dict[str, Any] = {}
 
+    def followed_by(self, lines: list[bytes], fixed: frozenset[bytes]) -> Fields | None:
+        """The next section of the same connection, where it has the same fields in the same order and those of a name
+        in `fixed` unchanged; else None. What was derived from fixed fields, all of `memo` but `lines`, holds for it."""
+        before = self.lines
+        if len(lines) != len(before):
+            return None
+        names = self.names
+        last = self._last
+        for at, line in enumerate(lines):
+            if line != before[at]:
+                name = names[at]
+                if name in fixed or line[: len(name) + 1].lower() != name + b":":
+                    return None
+                if last is self._last:
+                    last = last.copy()
+                last[name] = line
+        after = Fields.__new__(Fields)
+        after.lines = lines
+        after.names = names
+        after._last = last
+        after.memo = self.memo.copy()
+        after.memo.pop("lines", None)
+        return after
+
     def __contains__(self, name: bytes) -> bool:
         """Is there a field of this name (lower case)?"""
         return name in self._last
@@ -114,6 +138,23 @@ class ResponseHead:
 _VERSIONS = {b"HTTP/1.1": 11, b"HTTP/1.0": 10}
 
 
+def read_similar(raw: bytes, before: RequestHead, fixed: frozenset[bytes]) -> RequestHead | None:
+    """`read_request` for a connection that has sent `before`: None where the heads differ in more than `followed_by`
+    allows. Content-Length may differ, the other framing fields have to be fixed. BadHead as ever."""
+    line_end = raw.find(b"\r\n")
+    fields = before.fields.followed_by(raw[line_end + 2 : -4].split(b"\r\n"), fixed)
+    if fields is None:
+        return None
+    method, target, version = request_line(raw[:line_end])
+    if version != before.version or method == b"CONNECT":
+        return None
+    _check(HttpRequestParser, raw)
+    length = before.length
+    if length != CHUNKED and b"content-length" in fields:
+        length = content_length(fields)
+    return RequestHead(method, target, version, fields, length)
+
+
 def read_request(raw: bytes) -> RequestHead:
     """A request's head, from its first octet to the empty line, both included. BadHead where it won't do."""
     line_end = raw.find(b"\r\n")
@@ -155,7 +196,7 @@ def request_length(fields: Fields, version: int) -> int:
         if lengths:
             raise BadHead("both Transfer-Encoding and Content-Length")
         return CHUNKED
-    return _length(lengths) if lengths else 0
+    return content_length(fields) if lengths else 0
 
 
 def _check_codings(codings: list[bytes], version: int) -> None:
@@ -165,7 +206,9 @@ def _check_codings(codings: list[bytes], version: int) -> None:
         raise BadHead("a Transfer-Encoding other than `chunked`")
 
 
-def _length(lengths: list[bytes]) -> int:
+def content_length(fields: Fields) -> int:
+    """The one Content-Length, in octets; BadHead for none, several, or what is no number (RFC 9110 section 8.6)."""
+    lengths = fields.all(b"content-length")
     if len(lengths) != 1 or not lengths[0].isdigit() or len(lengths[0]) > 18:
         raise BadHead("Content-Length is not one number")
     return int(lengths[0])
@@ -191,7 +234,7 @@ def read_response(raw: bytes) -> ResponseHead:
             raise BadHead("both Transfer-Encoding and Content-Length")
         length = CHUNKED
     elif lengths:
-        length = _length(lengths)
+        length = content_length(fields)
     else:
         length = UNTIL_CLOSE
     return ResponseHead(int(parts[1]), reason, version, fields, length)
@@ -205,6 +248,11 @@ def _fields(raw: bytes, line_end: int) -> Fields:
     """llhttp has read every line, strictly: between two line ends stands one field, and nothing else."""
     section = raw[line_end + 2 : -4]
     return Fields(section.split(b"\r\n") if section else [])
+
+
+def check_response(raw: bytes) -> None:
+    """Have llhttp read a response's head; BadHead where it doesn't like it."""
+    _check(HttpResponseParser, raw)
 
 
 def _check(parser: type[Any], raw: bytes) -> None:

@@ -70,17 +70,37 @@ class Outside:
         self.peer = peer or address
 
 
-def request_fields(
+class Recipe:
+    """How a header section becomes the one for the sandbox; it holds for every section that `Fields.followed_by` links.
+
+    dropped: the names (lower case) whose lines end here. before and after: what the gateway writes itself.
+    """
+
+    __slots__ = ("after", "before", "dropped")
+
+    def __init__(self, dropped: frozenset[bytes], before: list[bytes], after: bytes) -> None:
+        self.dropped = dropped
+        self.before = before
+        self.after = after
+
+    def apply(self, fields: Fields) -> bytes:
+        """The header lines for the sandbox, without the body's framing and without the empty line."""
+        dropped = self.dropped
+        pairs = zip(fields.lines, fields.names, strict=True)
+        return b"\r\n".join([*self.before, *[line for line, name in pairs if name not in dropped], self.after])
+
+
+def request_recipe(
     fields: Fields, outside: Outside, stripped: frozenset[bytes], authority: bytes, prefix: bytes, websocket: bool
-) -> bytes:
-    """The header lines for the sandbox, without the body's framing and without the empty line.
+) -> Recipe:
+    """What to send for these fields.
 
     stripped: the names (lower case) that end here, WRITTEN among them. authority: the Host to show. prefix: what path
     mode took off the path, b"" for nothing. websocket: the upgrade goes on.
     """
     trusted = outside.trusted
     nominated = fields.tokens(b"connection") if b"connection" in fields else ()
-    lines = [b"Host: %b" % authority]
+    before = [b"Host: %b" % authority]
     names = fields.names
     dropped = stripped.intersection(names)
     if nominated:
@@ -89,13 +109,10 @@ def request_fields(
     if b"_" in joined or b"." in joined:
         dropped = dropped.union(name for name in names if _is_alias(name, stripped))
     if b"cookie" in fields:
-        lines += _cookies(fields)
+        before += _cookies(fields)
         dropped = dropped | {b"cookie"}
-    lines += [line for line, name in zip(fields.lines, names, strict=True) if name not in dropped]
-    if websocket:
-        lines.append(b"Connection: Upgrade\r\nUpgrade: websocket")
-    lines.append(_forwarded(fields, outside, trusted, prefix))
-    return b"\r\n".join(lines)
+    upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\n" if websocket else b""
+    return Recipe(dropped, before, upgrade + _forwarded(fields, outside, trusted, prefix))
 
 
 def _is_alias(low: bytes, stripped: frozenset[bytes]) -> bool:
@@ -161,15 +178,9 @@ def response_head(
     the client's, 10 or 11; rewrite: for path mode; extra: further lines of the gateway's.
     """
     fields = head.fields
-    nominated = fields.tokens(b"connection") if b"connection" in fields else ()
     lines = [b"HTTP/1.1 %d %b" % (head.status, head.reason)]
-    bodyless = head.status == 204 or head.status < 200
     names = fields.names
-    dropped = _LEFT_OUT.intersection(names)
-    if nominated:
-        dropped = dropped.union(name for name in nominated if name != b"content-length")  # a body needs its end
-    if bodyless:
-        dropped = dropped | {b"content-length"}
+    dropped = answer_dropped(head)
     if REWRITTEN.isdisjoint(names):
         lines += [line for line, name in zip(fields.lines, names, strict=True) if name not in dropped]
     else:
@@ -196,6 +207,19 @@ def response_head(
 
 _SOURCE = SOURCE_HEADER.lower()
 _LEFT_OUT = HOP_BY_HOP | {_SOURCE}
+ANSWER_FIXED = _LEFT_OUT | REWRITTEN
+"""Response fields that something is derived from, Content-Length apart; see `Fields.followed_by`."""
+
+
+def answer_dropped(head: ResponseHead) -> frozenset[bytes]:
+    """The names of an answer's fields that end here."""
+    fields = head.fields
+    dropped = _LEFT_OUT.intersection(fields.names)
+    if b"connection" in fields:  # but a body needs its end
+        dropped = dropped.union(name for name in fields.tokens(b"connection") if name != b"content-length")
+    if head.status == 204 or head.status < 200:
+        dropped = dropped | {b"content-length"}
+    return dropped
 
 
 def crossing_trailers(trailers: list[tuple[bytes, bytes]], stripped: frozenset[bytes]) -> list[tuple[bytes, bytes]]:

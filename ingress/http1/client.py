@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 from ingress.body import BadBody, ChunkedReader, framed, last_chunk
 from ingress.gate import Admission, Reply
 from ingress.head import CHUNKED, RequestHead, ResponseHead
-from ingress.headers import Outside, crossing_trailers, is_websocket, keeps_alive, request_fields
+from ingress.headers import Outside, crossing_trailers, is_websocket, keeps_alive, request_recipe
 from ingress.http1.connection import ANSWER, BODY, GONE, IDLE, LINGER, WAITING, Connection
 from ingress.http1.tunnel import accepts, open_tunnel
 from ingress.prefix import Rewriter
@@ -188,14 +188,16 @@ class Client(Connection):
         websocket = b"upgrade" in fields and wants_websocket(head)
         core = self.core
         known = fields.memo.get("request")
-        authority = admission.authority
-        if known is not None and known[0] is outside and known[1] == admission.prefix and known[2] == authority:
-            lines = known[3]
+        key = (outside, admission.prefix, admission.authority, websocket)
+        if known is not None and known[0] == key:
+            lines = fields.memo.get("lines")
+            if lines is None:
+                lines = fields.memo["lines"] = known[1].apply(fields)
         else:
-            shown = authority or core.upstream_host or fields.get(b"host") or endpoint.authority()
-            lines = request_fields(fields, outside, core.stripped, shown, admission.prefix, websocket)
-            if not websocket:
-                fields.memo["request"] = (outside, admission.prefix, authority, lines)
+            shown = admission.authority or core.upstream_host or fields.get(b"host") or endpoint.authority()
+            recipe = request_recipe(fields, outside, core.stripped, shown, admission.prefix, websocket)
+            lines = fields.memo["lines"] = recipe.apply(fields)
+            fields.memo["request"] = (key, recipe)
         length = head.length
         if length == 0:
             framing = b"Content-Length: 0\r\n\r\n" if b"content-length" in fields else b"\r\n"

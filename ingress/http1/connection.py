@@ -14,7 +14,7 @@ import time
 from socket import SO_LINGER, SOL_SOCKET
 from typing import TYPE_CHECKING, cast
 
-from ingress.head import BadHead, Fields, RequestHead, read_request, request_line
+from ingress.head import BadHead, RequestHead, read_request, read_similar, request_line
 from ingress.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -42,10 +42,9 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_block",
-        "_block_version",
         "_buffer",
         "_eof",
-        "_fields",
+        "_last",
         "_outside",
         "_paused",
         "_secure",
@@ -90,10 +89,9 @@ class Connection(asyncio.Protocol):
         self._buffer = b""
         self._eof = False
         self._started = 0.0
-        # The last header section, as it came and as it was read: most clients send the same one again and again.
-        self._block = b""
-        self._block_version = 0
-        self._fields: Fields = cast("Fields", None)
+        # The last header section and its head: most clients send the same one again, or nearly.
+        self._block: bytes | None = None
+        self._last: RequestHead = cast("RequestHead", None)
 
     def serve(self, head: RequestHead, rest: bytes) -> bytes:
         """Begin with a request; gives what of `rest` is not its body. A state other than IDLE: it is under way."""
@@ -155,11 +153,8 @@ class Connection(asyncio.Protocol):
                     raise BadHead("the request's head is too long", 431)
                 head = self._known(data[:line_end]) if block == self._block else None
                 if head is None:
-                    head = read_request(data[: end + 4])
-                    if len(head.fields.lines) > self.core.limits.head_fields:
-                        raise BadHead("too many header fields", 431)
-                    if head.length == 0:
-                        self._block, self._block_version, self._fields = block, head.version, head.fields
+                    head = self._read(data[: end + 4])
+                    self._block, self._last = block, head
                 rest = data[end + 4 :]
                 data = self.serve(head, rest)
             except BadHead as fault:
@@ -174,9 +169,20 @@ class Connection(asyncio.Protocol):
     def _known(self, line: bytes) -> RequestHead | None:
         """The head whose header section is the last one's; None where llhttp should look at the request line."""
         method, target, version = request_line(line)
-        if method not in _KNOWN or version != self._block_version or _TARGET(target) is None:
+        last = self._last
+        if method not in _KNOWN or version != last.version or _TARGET(target) is None:
             return None
-        return RequestHead(method, target, version, self._fields, 0)
+        return RequestHead(method, target, version, last.fields, last.length)
+
+    def _read(self, raw: bytes) -> RequestHead:
+        if self._block is not None:
+            head = read_similar(raw, self._last, self.core.fixed)
+            if head is not None:
+                return head
+        head = read_request(raw)
+        if len(head.fields.lines) > self.core.limits.head_fields:
+            raise BadHead("too many header fields", 431)
+        return head
 
     def _unfinished(self, data: bytes) -> None:
         if len(data) > self.core.limits.head_bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
+from ingress.answer import Answer
 from ingress.body import BadBody, ChunkedReader, framed, last_chunk
 from ingress.head import CHUNKED, UNTIL_CLOSE, BadHead, ResponseHead, read_response
 from ingress.headers import REWRITTEN, crossing_trailers, keeps_alive, response_head
@@ -29,10 +30,6 @@ class Upstream(asyncio.Protocol):
 
     __slots__ = (
         "_answer",
-        "_answer_keep",
-        "_answer_length",
-        "_answer_raw",
-        "_answer_status",
         "_buffer",
         "_chunks",
         "_interim",
@@ -62,13 +59,7 @@ class Upstream(asyncio.Protocol):
         self._interim = 0
         self._keep = False
         self._plain = False
-        # The last plain answer's head as it came and as it went: an application that answers the same way again,
-        # which polling and benchmarks both do, is not parsed again.
-        self._answer_raw = b""
-        self._answer = b""
-        self._answer_length = 0
-        self._answer_status = 0
-        self._answer_keep = False
+        self._answer: Answer | None = None
 
     # asyncio's side
 
@@ -172,30 +163,23 @@ class Upstream(asyncio.Protocol):
             self._buffer = data
             return
         self._buffer = b""
-        plain = client.plain
-        if plain and data.startswith(self._answer_raw) and len(self._answer_raw) == end:
-            length = self._answer_length
-            head = self._answer
-            client.status = self._answer_status
-            self._keep = self._answer_keep
-        else:
-            raw = data[:end]
-            try:
-                answer = read_response(raw)
-                if len(answer.fields.lines) > self.endpoint.core.limits.head_fields:
-                    raise BadHead("too many fields")
-            except BadHead as fault:
-                self._lie(client, str(fault))
-                return
-            if answer.status < 200:
-                self._interim_answer(client, answer, data[end:])
-                return
-            client.status = answer.status
-            length = self._length(client, answer)
-            head = self._render(client, answer, length)
-            if plain and length >= 0 and not client.closing and REWRITTEN.isdisjoint(answer.fields.names):
-                self._answer_raw, self._answer, self._answer_length = raw, head, length
-                self._answer_status, self._answer_keep = answer.status, self._keep
+        try:
+            answer = self._known(data, end) if client.plain and self._answer is not None else None
+            if answer is not None:
+                client.status, length, head, self._keep = answer.status, answer.length, answer.out, answer.keep
+            else:
+                fresh = self._read(data[:end])
+                if fresh.status < 200:
+                    self._interim_answer(client, fresh, data[end:])
+                    return
+                client.status = fresh.status
+                length = self._length(client, fresh)
+                head = self._render(client, fresh, length)
+                if client.plain and length != UNTIL_CLOSE and REWRITTEN.isdisjoint(fresh.fields.names):
+                    self._answer = Answer.remember(data[:end], head, fresh, length, self._keep)
+        except BadHead as fault:
+            self._lie(client, str(fault))
+            return
         if length >= 0:
             have = len(data) - end
             if have == length:
@@ -220,6 +204,21 @@ class Upstream(asyncio.Protocol):
         else:
             self.state = CLOSE
             client.send(head + (framed([rest]) if rest and not self._plain else rest))
+
+    def _known(self, data: bytes, end: int) -> Answer | None:
+        """The last plain answer's head again, or one like it; None for any other."""
+        answer = self._answer
+        if answer is not None and not data.startswith(answer.raw):
+            answer = answer.similar(data[:end])
+            if answer is not None:
+                self._answer = answer
+        return answer
+
+    def _read(self, raw: bytes) -> ResponseHead:
+        head = read_response(raw)
+        if len(head.fields.lines) > self.endpoint.core.limits.head_fields:
+            raise BadHead("too many fields")
+        return head
 
     def _length(self, client: Client, answer: ResponseHead) -> int:
         """The body's length that counts here; sets whether the connection can be used again."""

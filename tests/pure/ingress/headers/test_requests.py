@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ingress.gate import STRIPPED as OWN
 from ingress.head import Fields
-from ingress.headers import FORWARDED, HOP_BY_HOP, WRITTEN, Outside, is_websocket, keeps_alive, request_fields
+from ingress.headers import FORWARDED, HOP_BY_HOP, WRITTEN, Outside, is_websocket, keeps_alive, request_recipe
 
 STRIPPED = OWN | WRITTEN
 CLIENT = Outside("203.0.113.7", secure=False)
@@ -24,7 +24,8 @@ def sent(
     websocket: bool = False,
 ) -> list[tuple[bytes, bytes]]:
     """The fields that arrive: lower-case name and value."""
-    out = request_fields(Fields(list(lines)), outside, STRIPPED, authority, prefix, websocket)
+    fields = Fields(list(lines))
+    out = request_recipe(fields, outside, STRIPPED, authority, prefix, websocket).apply(fields)
     assert out.endswith(b"\r\n")
     assert b"\r\n\r\n" not in out
     fields = [line.partition(b":") for line in out[:-2].split(b"\r\n")]
@@ -45,7 +46,8 @@ def aliases(name: bytes) -> list[bytes]:
 
 def test_ordinary_fields_cross_in_their_order_and_spelling() -> None:
     lines = [b"Accept: */*", b"X-B: 2", b"x-a:1", b"X-B:  3 ", b"Authorization: Bearer t"]
-    out = request_fields(Fields([b"Host: h", *lines]), CLIENT, STRIPPED, b"h", b"", False)
+    fields = Fields([b"Host: h", *lines])
+    out = request_recipe(fields, CLIENT, STRIPPED, b"h", b"", False).apply(fields)
     assert out.split(b"\r\n")[:-4] == [b"Host: h", *lines]
 
 
