@@ -35,14 +35,13 @@ HEADER_HINT = "send `OpenSandbox-Ingress-To: <sandbox>-<port>`"
 HOST_HINT = "use a host name such as <sandbox>-<port>.example.com"
 URI_HINT = "begin the path with /<sandbox>/<port>/"
 
-# RFC 9110 section 5.6.2; visible ASCII without `/`, `?` and `#` for a path's segment.
+# An id is a token (RFC 9110 section 5.6.2) in every form, so that it can stand in a cookie's Path and in a Location.
+_NAME = rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,128})"
 _PORT = rb"([1-9][0-9]{0,4})"
 _EXPIRES = rb"(0|[1-9a-z][0-9a-z]{0,12})"
 _SIGNATURE = rb"([0-9a-f]{8}[0-9a-z])"
-_TOKEN = re.compile(
-    rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,128})-" + _PORT + rb"(?:-" + _EXPIRES + rb"-" + _SIGNATURE + rb")?"
-)
-_PREFIX = re.compile(rb'/([!"$-.0->@-~]{1,128})/' + _PORT + rb"(?=[/?]|\Z)")
+_TOKEN = re.compile(_NAME + rb"-" + _PORT + rb"(?:-" + _EXPIRES + rb"-" + _SIGNATURE + rb")?")
+_PREFIX = re.compile(rb"/" + _NAME.replace(b"#", b"") + rb"/" + _PORT + rb"(?=[/?]|\Z)")
 _SIGNED_PART = re.compile(rb"/" + _EXPIRES + rb"/" + _SIGNATURE + rb"(?=[/?]|\Z)")
 _HOST = re.compile(
     rb"(?:([A-Za-z0-9_~-]+(?:\.[A-Za-z0-9_~-]+)*\.?)|\[([0-9A-Fa-f:.]{2,45})\])(?::([0-9]{0,5}))?",

@@ -62,6 +62,7 @@ RECENT = 3_600.0
 _WAYS = 4
 _SUCCESS_SETS = 4_096
 _LINK_WAYS = 8
+_TURNS = 1_000
 _LINK_SETS = 4_096
 
 
@@ -173,14 +174,17 @@ class Throttle:
 
         The one place where two workers must not both win: a record lock, which the kernel drops should its holder die.
         """
-        try:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return None
-        try:
-            return self._spend(link, until, now)
-        finally:
-            fcntl.lockf(self._fd, fcntl.LOCK_UN)
+        for _ in range(_TURNS):
+            try:
+                fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.sched_yield()  # whoever holds it needs some microseconds
+                continue
+            try:
+                return self._spend(link, until, now)
+            finally:
+                fcntl.lockf(self._fd, fcntl.LOCK_UN)
+        return None
 
     def _spend(self, link: bytes, until: int, now: float) -> bool | None:
         start, tag = self._link(link)

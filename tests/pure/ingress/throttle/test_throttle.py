@@ -210,6 +210,20 @@ def test_of_workers_that_spend_a_link_at_once_one_wins(throttle: Throttle) -> No
         assert sorted(ends) == [0, 0, 0, 7]
 
 
+def test_a_successor_goes_on_with_the_counters(throttle: Throttle) -> None:
+    for _ in range(20):
+        throttle.failed("192.0.2.1", T)
+    throttle.spend(b"link", int(T) + 60, T)
+    descriptor, key = throttle.handed()
+    successor = Throttle(key, os.dup(descriptor))
+    assert not successor.may_look("192.0.2.1", T)
+    assert successor.spent(b"link")
+    successor.close()
+    stranger = Throttle(key, os.memfd_create("other"))
+    assert stranger.may_look("192.0.2.1", T), "what has another shape is not taken over"
+    stranger.close()
+
+
 def test_each_start_hashes_in_its_own_way() -> None:
     one, other = Throttle(), Throttle()
     assert one._hash(b"client", b"x") != other._hash(b"client", b"x")
