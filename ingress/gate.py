@@ -85,6 +85,8 @@ class Admission(NamedTuple):
     """The Host to show the application; b"": as the client sent it."""
     timeout: float = 0.0
     """agent-sandbox: seconds the caller gives this request; 0: no word of it."""
+    asked: str = ""
+    """The id as the route wrote it, which renew intents name; the sandbox's own may be a candidate for it."""
 
 
 class Reply(NamedTuple):
@@ -186,7 +188,18 @@ class Gate:
             inner = target
         if inner.startswith(browser.ENTER) or (seen.document and head.method == b"GET"):
             return None
-        return Admission(seen.entry, seen.port, inner, prefix, b"", seen.renew, uri, seen.authority, seen.timeout)
+        return Admission(
+            seen.entry,
+            seen.port,
+            inner,
+            prefix,
+            b"",
+            seen.renew,
+            uri,
+            seen.authority,
+            seen.timeout,
+            seen.admission.asked,
+        )
 
     def _decide(self, head: RequestHead, client: str, secure: bool, now: float) -> Admission | Reply:
         authority, target = authority_and_target(head)
@@ -228,6 +241,7 @@ class Gate:
             _renews(fields),
             _path(inner).decode("latin-1") if prefix else "",
             _shown(sandbox, head, authority),
+            asked=route.sandbox,
         )
         if cut and target is head.target and target.startswith(b"/"):
             self._remember(fields, admission, target, route, client, now, proof, authority)
@@ -372,7 +386,9 @@ class Gate:
         route = Route(asked.sandbox, asked.port)
         proof = self._access(head, sandbox, route, authority, client, now) if sandbox.token.strip() else inf
         shown = sandbox.upstream_host.encode() or host_and_port(sandbox.host, asked.port)
-        admission = Admission(sandbox, asked.port, target, b"", b"", _renews(fields), "", shown, asked.timeout)
+        admission = Admission(
+            sandbox, asked.port, target, b"", b"", _renews(fields), "", shown, asked.timeout, asked.sandbox
+        )
         if target is head.target and target.startswith(b"/"):
             self._remember(fields, admission, target, route, client, now, proof, authority)
         return admission

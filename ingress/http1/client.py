@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ingress.http1.endpoint import Endpoint
     from ingress.http1.upstream import Upstream
     from ingress.limits import Limits
+    from ingress.routes import Sandbox
 
 _IDEMPOTENT = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE", b"PROPFIND", b"REPORT", b"SEARCH"))
 """Methods that may be sent again (RFC 9110 section 9.2.2)."""
@@ -38,6 +39,7 @@ class Client(Connection):
         "_chunks",
         "_endpoint",
         "_keep",
+        "_lately",
         "_left",
         "_outgoing",
         "_replay",
@@ -61,6 +63,7 @@ class Client(Connection):
         self._replay = b""
         self._retried = False
         self._endpoint: Endpoint | None = None
+        self._lately: Endpoint | None = None
         self._upstream: Upstream | None = None
 
     # asyncio's side
@@ -151,7 +154,14 @@ class Client(Connection):
             return
         self.admission = admission = cast("Admission", found)
         sandbox = admission.sandbox
-        endpoint = core.endpoint(sandbox, admission.port)
+        endpoint = self._lately
+        if (
+            endpoint is None
+            or endpoint.sandbox is not sandbox
+            or endpoint.route_port != admission.port
+            or endpoint.retired
+        ):
+            endpoint = self._lately = core.endpoint(sandbox, admission.port)
         load = endpoint.load
         if load.inflight >= core.limits.inflight_per_sandbox:
             raise Refusal(
@@ -163,7 +173,7 @@ class Client(Connection):
             )
         request = self._request(outside, endpoint)
         if core.renewer is not None and admission.renew:
-            core.renewer.note(sandbox.id, admission.port, admission.request_uri)
+            core.renewer.note(admission.asked, admission.port, admission.request_uri)
         load.inflight += 1
         core.stats.inflight += 1
         self._endpoint = endpoint
@@ -446,9 +456,9 @@ class Client(Connection):
     def _proceed(self) -> None:
         self.state = BODY if self._left or self._chunks is not None else ANSWER
 
-    def sandbox_gone(self, sandbox_id: str) -> None:
+    def sandbox_gone(self, sandbox: Sandbox) -> None:
         """A sandbox was deleted: a request under way to it ends."""
-        if self._endpoint is not None and self._endpoint.sandbox.id == sandbox_id:
+        if self._endpoint is not None and self._endpoint.leads_to(sandbox):
             self._fail(Refusal(502, "sandbox_gone", "the sandbox was deleted"))
 
     def drain(self) -> None:
@@ -465,7 +475,7 @@ class Client(Connection):
         if self.moved:
             self.moved = False
             self.quiet = 0
-            if self.state == ANSWER and self.status:
+            if self.state == BODY or (self.state == ANSWER and self.status):
                 self._renew()
             if self.sent:
                 self.core.stats.bytes_out += self.sent
@@ -482,7 +492,7 @@ class Client(Connection):
     def _renew(self) -> None:
         core, admission = self.core, self.admission
         if core.renewer is not None and admission.renew:
-            core.renewer.note(admission.sandbox.id, admission.port, admission.request_uri)
+            core.renewer.note(admission.asked, admission.port, admission.request_uri)
 
     def _overdue(self, limits: Limits) -> None:
         quiet, state = self.quiet, self.state

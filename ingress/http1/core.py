@@ -10,7 +10,7 @@ from ingress.http1.client import Client
 from ingress.http1.connection import plain_address
 from ingress.http1.endpoint import Endpoint, Load, same_owner
 from ingress.http1.upstream import Upstream
-from ingress.routes import Entry, Sandbox
+from ingress.routes import Entry, Sandbox, sandboxes
 from policies.address import AddressError, Network, parse_address
 
 if TYPE_CHECKING:
@@ -77,8 +77,9 @@ class Gateway:
         self.clients: set[Client] = set()
         self.tunnels: set[Tunnel] = set()
         self._trusted = tuple(trusted)
-        self._endpoints: dict[tuple[str, int], Endpoint] = {}
-        self._loads: dict[str, Load] = {}
+        self._endpoints: dict[tuple[tuple[str, str], str, int], Endpoint] = {}
+        """((namespace, id), address, port) -> endpoint: agent-sandbox's clients may choose among addresses."""
+        self._loads: dict[tuple[str, str], Load] = {}
         self._waiting: dict[str, dict[Client, tuple[float, Refusal]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
@@ -125,14 +126,18 @@ class Gateway:
 
     def endpoint(self, sandbox: Sandbox, port: int) -> Endpoint:
         """Where requests for this port go; made when first used."""
-        endpoint = self._endpoints.get((sandbox.id, port))
-        if endpoint is None or (endpoint.sandbox is not sandbox and not same_owner(endpoint.sandbox, sandbox)):
-            if endpoint is not None:
-                endpoint.retire()
-            load = self._loads.get(sandbox.id)
-            if load is None:
-                load = self._loads[sandbox.id] = Load()
-            endpoint = self._endpoints[sandbox.id, port] = Endpoint(self, sandbox, port, load)
+        place = (sandbox.namespace, sandbox.id)
+        key = (place, sandbox.host, port)
+        endpoint = self._endpoints.get(key)
+        if endpoint is not None and same_owner(endpoint.sandbox, sandbox):
+            endpoint.sandbox = sandbox
+            return endpoint
+        if endpoint is not None:
+            endpoint.retire()
+        load = self._loads.get(place)
+        if load is None:
+            load = self._loads[place] = Load()
+        endpoint = self._endpoints[key] = Endpoint(self, sandbox, port, load)
         return endpoint
 
     async def connect(self, endpoint: Endpoint, address: str) -> Upstream:
@@ -172,26 +177,29 @@ class Gateway:
 
     def _changed(self, sandbox_id: str, before: Entry | None, after: Entry | None) -> None:
         """The table's entry for an id has changed: connections follow it."""
-        old = before if isinstance(before, Sandbox) else None
-        new = after if isinstance(after, Sandbox) else None
-        if old is not None and (new is None or not same_owner(old, new)):
-            for key in [key for key in self._endpoints if key[0] == sandbox_id]:
+        there = {(sandbox.namespace, sandbox.id): sandbox for sandbox in sandboxes(after)}
+        for old in sandboxes(before):
+            place = (old.namespace, old.id)
+            new = there.get(place)
+            if new is not None and same_owner(old, new):
+                continue
+            for key in [key for key in self._endpoints if key[0] == place]:
                 self._endpoints.pop(key).retire()
             if new is None:
-                self._loads.pop(sandbox_id, None)
-                self._forget(sandbox_id)
+                self._loads.pop(place, None)
+                self._forget(old)
         for client, (deadline, refusal) in self._waiting.pop(sandbox_id, {}).items():
             client.retry()
             held = self._waiting.get(sandbox_id, {})
             if client in held:
                 held[client] = (deadline, refusal)
 
-    def _forget(self, sandbox_id: str) -> None:
+    def _forget(self, sandbox: Sandbox) -> None:
         """A sandbox is gone: so is what was open to it."""
-        for tunnel in [tunnel for tunnel in self.tunnels if tunnel.endpoint.sandbox.id == sandbox_id]:
+        for tunnel in [tunnel for tunnel in self.tunnels if tunnel.endpoint.leads_to(sandbox)]:
             tunnel.going_away()
         for client in list(self.clients):
-            client.sandbox_gone(sandbox_id)
+            client.sandbox_gone(sandbox)
 
     def tick(self, now: float) -> None:
         """Time-outs, the pool's ages and renewals. now: seconds of a monotonic clock."""
@@ -200,7 +208,9 @@ class Gateway:
         for key, endpoint in list(self._endpoints.items()):
             endpoint.close_idle(before)
             if not endpoint.idle and not endpoint.load.inflight:
-                del self._endpoints[key]  # made again when it is used again: a scan of ports leaves nothing behind
+                self._endpoints.pop(
+                    key
+                ).retire()  # made again when it is used again: a scan of ports leaves nothing behind
         for client in list(self.clients):
             client.tick()
         for tunnel in list(self.tunnels):

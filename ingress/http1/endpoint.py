@@ -44,6 +44,10 @@ class Endpoint:
         self.idle: list[Upstream] = []
         self.retired = False
 
+    def leads_to(self, sandbox: Sandbox) -> bool:
+        """Is this an endpoint of that sandbox, whichever incarnation."""
+        return self.sandbox.id == sandbox.id and self.sandbox.namespace == sandbox.namespace
+
     def authority(self) -> bytes:
         """What to call it in a Host header where the client has sent none."""
         host = self.host.encode("ascii", "replace")

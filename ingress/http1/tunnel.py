@@ -102,7 +102,19 @@ class Boundaries:
 class Tunnel:
     """Two connections, joined."""
 
-    __slots__ = ("boundaries", "client", "closing", "core", "endpoint", "port", "quiet", "renew", "sandbox", "uri")
+    __slots__ = (
+        "asked",
+        "boundaries",
+        "client",
+        "closing",
+        "core",
+        "endpoint",
+        "port",
+        "quiet",
+        "renew",
+        "sandbox",
+        "uri",
+    )
 
     def __init__(self, core: Gateway, endpoint: Endpoint, client: Client, upstream: Upstream) -> None:
         self.core = core
@@ -112,6 +124,7 @@ class Tunnel:
         self.boundaries = Boundaries()
         self.renew = client.admission.renew
         self.uri = client.admission.request_uri
+        self.asked = client.admission.asked
         self.client = Side(self, client.transport)
         self.sandbox = SandboxSide(self, upstream.transport)
         self.client.peer = self.sandbox
@@ -130,7 +143,7 @@ class Tunnel:
             self.quiet = 0
             renewer = self.core.renewer
             if renewer is not None and self.renew:
-                renewer.note(self.endpoint.sandbox.id, self.endpoint.route_port, self.uri)
+                renewer.note(self.asked, self.endpoint.route_port, self.uri)
             return
         self.quiet += 1
         limit = self.core.limits.tunnel_timeout
