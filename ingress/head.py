@@ -159,8 +159,6 @@ def read_request(raw: bytes) -> RequestHead:
     """A request's head, from its first octet to the empty line, both included. BadHead where it won't do."""
     line_end = raw.find(b"\r\n")
     method, target, version = request_line(raw[:line_end])
-    if raw[0] < 33:  # llhttp passes over CR and LF before a method, and they would be forwarded as a part of it
-        raise BadHead("the request line is not `METHOD target HTTP/1.1`")
     _check(HttpRequestParser, raw)
     fields = _fields(raw, line_end)
     if method == b"CONNECT":
@@ -177,7 +175,8 @@ def read_request(raw: bytes) -> RequestHead:
 def request_line(line: bytes) -> tuple[bytes, bytes, int]:
     """Method, target and version (10 or 11) of a request line; between them is one space (RFC 9112 section 3)."""
     parts = line.split(b" ")
-    if len(parts) != 3 or not parts[0] or not parts[1]:
+    # llhttp passes over CR and LF before a method, and they would be forwarded as a part of it.
+    if len(parts) != 3 or parts[0][:1] < b"!" or not parts[1]:
         raise BadHead("the request line is not `METHOD target HTTP/1.1`")
     version = _VERSIONS.get(parts[2])
     if version is None:

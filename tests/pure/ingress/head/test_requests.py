@@ -7,7 +7,8 @@ import pytest
 from hypothesis import example, find, given
 from hypothesis import strategies as st
 
-from ingress.head import CHUNKED, BadHead, Fields, RequestHead, read_request, request_length, request_line
+from ingress.head import CHUNKED, BadHead, Fields, RequestHead, read_request, read_similar, request_length, request_line
+from ingress.headers import WRITTEN
 
 HOST = b"Host: box.example\r\n"
 
@@ -307,6 +308,42 @@ def test_the_generator_of_heads_makes_good_ones_too() -> None:
     """The control: nothing is proved by heads that are all refused."""
     find(heads(), lambda raw: accepted(raw) and b"hunked" in raw)
     find(heads(), lambda raw: accepted(raw) and b"005" in raw)
+
+
+FIXED = WRITTEN - {b"content-length"}
+
+
+@given(st.lists(heads(), min_size=1, max_size=4), st.sampled_from([b"\r", b"\n", b"\r\n", b" ", b"\0"]))
+@example([b"GET / HTTP/1.1\r\nHost: a\r\nX-One: 1\r\n\r\n", b"GET /b HTTP/1.1\r\nHost: a\r\nX-One: 2\r\n\r\n"], b"\r")
+@example([b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"GET / HTTP/1.1\r\nHost: b\r\n\r\n"], b"\n")
+@example(
+    [
+        b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n",
+        b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: +1\r\n\r\n",
+    ],
+    b"\n",
+)
+def test_i1_a_head_like_the_last_one_is_read_as_if_it_were_the_first(raws: list[bytes], junk: bytes) -> None:
+    last: RequestHead | None = None
+    for raw in [*raws, *(junk + raw for raw in raws), *(raw.replace(b"1", b"2") for raw in raws)]:
+        try:
+            read = read_request(raw)
+        except BadHead:
+            if last is not None:
+                try:
+                    assert read_similar(raw, last, FIXED) is None
+                except BadHead:
+                    pass
+            continue
+        similar = read_similar(raw, last, FIXED) if last is not None else None
+        if similar is not None:
+            by_h11(similar, raw)
+            assert (similar.method, similar.target, similar.version) == (read.method, read.target, read.version)
+            assert (similar.length, similar.fields.items) == (read.length, read.fields.items)
+            assert similar.fields.names == read.fields.names
+            for name in read.fields.names:
+                assert similar.fields.all(name) == read.fields.all(name)
+        last = read
 
 
 @given(st.binary(max_size=80) | st.builds(lambda raw: b"GET / HTTP/1.1\r\nHost: a\r\n" + raw, st.binary(max_size=40)))
