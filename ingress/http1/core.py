@@ -208,9 +208,8 @@ class Gateway:
         for key, endpoint in list(self._endpoints.items()):
             endpoint.close_idle(before)
             if not endpoint.idle and not endpoint.load.inflight:
-                self._endpoints.pop(
-                    key
-                ).retire()  # made again when it is used again: a scan of ports leaves nothing behind
+                # Made anew when it is used again: a scan of ports leaves nothing behind.
+                self._endpoints.pop(key).retire()
         for client in list(self.clients):
             client.tick()
         for tunnel in list(self.tunnels):

@@ -102,19 +102,7 @@ class Boundaries:
 class Tunnel:
     """Two connections, joined."""
 
-    __slots__ = (
-        "asked",
-        "boundaries",
-        "client",
-        "closing",
-        "core",
-        "endpoint",
-        "port",
-        "quiet",
-        "renew",
-        "sandbox",
-        "uri",
-    )
+    __slots__ = ("boundaries", "client", "closing", "core", "endpoint", "intent", "quiet", "sandbox")
 
     def __init__(self, core: Gateway, endpoint: Endpoint, client: Client, upstream: Upstream) -> None:
         self.core = core
@@ -122,9 +110,8 @@ class Tunnel:
         self.quiet = 0
         self.closing = 0
         self.boundaries = Boundaries()
-        self.renew = client.admission.renew
-        self.uri = client.admission.request_uri
-        self.asked = client.admission.asked
+        admission = client.admission
+        self.intent = (admission.asked, admission.port, admission.request_uri) if admission.renew else None
         self.client = Side(self, client.transport)
         self.sandbox = SandboxSide(self, upstream.transport)
         self.client.peer = self.sandbox
@@ -142,8 +129,8 @@ class Tunnel:
             client.moved = sandbox.moved = False
             self.quiet = 0
             renewer = self.core.renewer
-            if renewer is not None and self.renew:
-                renewer.note(self.asked, self.endpoint.route_port, self.uri)
+            if renewer is not None and self.intent is not None:
+                renewer.note(*self.intent)
             return
         self.quiet += 1
         limit = self.core.limits.tunnel_timeout
