@@ -8,6 +8,7 @@ Everything here runs in a worker, after the fork; what comes before it is in pre
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -49,6 +50,7 @@ LISTEN_ANYWAY = 2.0
 
 def work(plan: Plan, seat: Seat, memory: Shared) -> int:
     """Serve until told to leave; returns the exit code."""
+    gc.enable()  # the master has it off, and what it imported is frozen
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(Worker(plan, seat, memory).run())
 
@@ -121,14 +123,16 @@ class Worker:
         self._listen_to_signals(loop)
         following = loop.create_task(self._follow())
         ready = loop.create_task(self._loaded())
-        await asyncio.wait({ready}, timeout=None if self._seat.successor else LISTEN_ANYWAY)
+        leaving = loop.create_task(self._leaving.wait())
+        patience = None if self._seat.successor else LISTEN_ANYWAY
+        await asyncio.wait({ready, leaving}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
         if not self._leaving.is_set():
             if not ready.done():
                 self._gateway.gate = Starting(self._gate)  # type: ignore[assignment]
             await self._listen(loop)
             self._seat.started()
             ticking = loop.create_task(self._tick())
-            await self._leaving.wait()
+            await leaving
             await self._leave()
             ticking.cancel()
         ready.cancel()

@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 
     from policies.address import Network
 
-__all__ = ["AgentRouter", "Config", "ConfigError", "from_args"]
+__all__ = ["AgentRouter", "Config", "ConfigError", "fit", "from_args"]
 
 _DAY = 86_400.0
 _WAYS = {"header": ("header", "host"), "host": ("host",), "wildcard": ("host",), "uri": ("uri",)}
 _SIZES = ("head_bytes", "body_bytes", "buffer_bytes")
 _MAY_BE_ZERO = ("response_timeout", "stream_timeout", "tunnel_timeout", "wait_ready", "drain", "upstream_idle")
 _MOST = 1 << 40  # octets
+SPARE = 256
+"""File descriptors that are left for everything but connections, and for idle ones to sandboxes."""
 
 
 class AgentRouter(NamedTuple):
@@ -149,6 +151,18 @@ def from_args(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
         limits=limits,
         warnings=tuple(warnings),
     )
+
+
+def fit(config: Config, descriptors: int) -> Config:
+    """The same for a process that may have so many file descriptors: a client needs two, one of them to its sandbox.
+
+    Where they are fewer than --connections asks for, that is lowered, so that who is too many is told so.
+    """
+    most = max(8, (descriptors - SPARE) // 2)
+    if config.limits.connections <= most:
+        return config
+    words = f"--connections is {most} for want of file descriptors ({descriptors} a process); raise ulimit -n"
+    return config._replace(limits=config.limits._replace(connections=most), warnings=(*config.warnings, words))
 
 
 def _ways(where: str, text: str) -> frozenset[str]:

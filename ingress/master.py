@@ -22,7 +22,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from ingress import handover
-from ingress.config import Config, ConfigError, from_args
+from ingress.config import Config, ConfigError, fit, from_args
 from ingress.listeners import Listeners, StartError, open_port, shares, show
 from ingress.system import cores, die_with_parent, raise_file_limit
 
@@ -76,9 +76,11 @@ class Worker:
 
 def serve(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run the gateway until SIGTERM. Returns the exit code."""
+    # Until their handlers stand they wait: process 1 of a container would not hear them, any other would just die.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     taken: handover.Claim | None = None
     try:
-        config = from_args(argv, environ)
+        config = fit(from_args(argv, environ), raise_file_limit())
         from ingress.prepare import prepare
 
         plan = prepare(config)
@@ -136,19 +138,18 @@ class Master:
         self._asking: socket.socket | None = None  # a successor that has our sockets and has not said "ready" yet
         self._ready = False
         self._leaving = False
+        self._asked = False  # by a signal, to leave
         self._deadline = 0.0  # when leaving: after it, workers are killed
         self._code = 0
 
     def run(self, work: Callable[[Seat], int], log: Log) -> int:
         """Until every worker has left; returns the exit code."""
         self._work, self._log = work, log
-        most = raise_file_limit()
-        if most < 2 * self._config.limits.connections + 256:
-            log.warn(f"{most} file descriptors a process are fewer than --connections may need; raise ulimit -n")
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         for number in (*_SIGNALS, RETIRE, NOW):
             signal.signal(number, lambda *_: None)  # what arrives is read from the pipe
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         self._inherited = [wake_read, wake_write]
         for warning in self._config.warnings:
             log.warn(warning)
@@ -219,15 +220,17 @@ class Master:
             self._tell(RELOAD)
         elif number in (RETIRE, NOW):
             pass  # what the master tells its workers by; nobody has to tell it to the master
-        elif self._leaving:
-            self._tell(NOW)  # asked a second time: nobody wants to wait for connections
+        elif self._asked:
+            self._tell(NOW)  # a second time: nobody wants to wait for connections
             self._deadline = min(self._deadline, time.monotonic() + GRACE)
         else:
+            self._asked = True
             limits = self._config.limits
             self._log.info("stopping", signal=signal.Signals(number).name, drain=limits.drain)
-            self._leave(DRAIN, self._config.drain_delay + limits.drain + GRACE)
-            if self._offer is not None:
-                self._offer.close()
+            if not self._leaving:  # or a successor serves already, and what is open is being waited for
+                self._leave(DRAIN, self._config.drain_delay + limits.drain + GRACE)
+                if self._offer is not None:
+                    self._offer.close()
 
     def _on_started(self, worker: Worker) -> None:
         said = os.read(worker.pipe, 16)

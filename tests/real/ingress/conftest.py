@@ -80,9 +80,10 @@ def family(pid: int) -> set[int]:
 class Gateway:
     """One running `ingress serve`. Its log is on stderr, one JSON object a line; `lines` holds what came so far."""
 
-    def __init__(self, argv: Sequence[str], environ: Mapping[str, str], cwd: str) -> None:
+    def __init__(self, argv: Sequence[str], environ: Mapping[str, str], cwd: str, descriptors: int = 0) -> None:
+        limited = ["prlimit", f"--nofile={descriptors}"] if descriptors else []
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "ingress", "serve", *argv],
+            [*limited, sys.executable, "-m", "ingress", "serve", *argv],
             env={**os.environ, "PYTHONPATH": str(CHECKOUT), **environ},
             cwd=cwd,
             stdin=subprocess.DEVNULL,
@@ -229,11 +230,13 @@ class StartGateway:
         environ: Mapping[str, str] | None = None,
         ready: bool = True,
         defaults: bool = True,
+        descriptors: int = 0,
     ) -> Gateway:
         """A running gateway on loopback, with ports of the kernel's choice.
 
         routes: id -> entry of a routes file, followed when `write_routes` is called again. args: further flags, which
         win. ready: wait until it is. defaults: False leaves all flags to `args`.
+        descriptors: how many file descriptors each of its processes may have; 0: as we may.
         """
         argv: list[str] = []
         if defaults:
@@ -242,7 +245,7 @@ class StartGateway:
             argv += ["--mode", "header+uri", "--allow-target", "127.0.0.0/8"]
             if "--provider-type" not in args and "--routes" not in args:
                 argv += ["--routes", str(self.routes_file)]
-        gateway = Gateway([*argv, *args], environ or {}, str(self.folder))
+        gateway = Gateway([*argv, *args], environ or {}, str(self.folder), descriptors)
         self.started.append(gateway)
         if ready:
             gateway.wait_ready()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingress.config import AgentRouter, Config, ConfigError, from_args
+from ingress.config import SPARE, AgentRouter, Config, ConfigError, fit, from_args
 from ingress.flags import PREFIX, duration, size
 from ingress.limits import Limits
 from ingress.providers import ProviderSettings
@@ -257,6 +257,15 @@ def test_networks_and_hosts() -> None:
     assert read("--host", "10.0.0.1", "--admin-host", "*").admin_host == ""
     for good in ("localhost", "localhost:3000", "[::1]:80", "a_b.example"):
         assert read("--upstream-host", good).upstream_host == good
+
+
+def test_connections_fit_the_descriptors() -> None:
+    config = read()
+    assert fit(config, 2 * config.limits.connections + SPARE) == config
+    fewer = fit(config, 1024)
+    assert fewer.limits.connections == (1024 - SPARE) // 2
+    assert "ulimit -n" in fewer.warnings[-1]
+    assert fit(config, 10).limits.connections > 0
 
 
 def test_the_help_names_every_flag_and_its_default() -> None:

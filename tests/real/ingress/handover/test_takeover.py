@@ -109,6 +109,8 @@ def test_streams_of_the_old_one_finish_while_the_new_one_serves(
     for _ in range(20):
         assert new.get(origin.path()).status == 200
         assert new.admin("/readyz").status == 200
+    old.signal(signal.SIGTERM)  # as whoever started it would, sooner or later: it is leaving already, in its own time
+    old.says("stopping")
     assert old.process.poll() is None
     origin.events.put(b"two")
     origin.events.put(None)

@@ -254,6 +254,44 @@ def test_a_second_signal_leaves_at_once(second: signal.Signals, start_gateway: A
     connection.close()
 
 
+def test_sigterm_during_the_start_is_heard(start_gateway: Any) -> None:
+    for pause in (0.02, 0.1, 0.2, 0.3):
+        gateway = start_gateway(BOX, ready=False)
+        time.sleep(pause)  # somewhere in its start; before Python itself can hear it, it dies as any process does
+        gateway.signal(signal.SIGTERM)
+        gateway.expect_code = gateway.wait()
+        assert gateway.expect_code in (0, -signal.SIGTERM)
+
+
+def test_as_long_as_the_provider_has_not_answered_a_404_would_be_a_guess(start_gateway: Any, tmp_path: Path) -> None:
+    docker = ["--provider-type", "docker", "--docker-host", f"unix://{tmp_path}/none.sock"]
+    gateway = start_gateway(args=docker, ready=False)
+    gateway.wait_ready(readyz=False)
+    answer = gateway.admin("/readyz")
+    assert (answer.status, answer.body[:9]) == (503, b"starting:")
+    answer = gateway.get("/box/80/")
+    assert (answer.status, answer.json()["error"]["code"]) == (503, "starting")
+    assert gateway.get("/status.ok").status == 200
+    assert gateway.admin("/livez").status == 200
+
+
+def test_i7_with_few_descriptors_who_is_too_many_is_told_so(start_gateway: Any, origin: Any) -> None:
+    gateway = start_gateway(BOX, descriptors=300)
+    assert "raise ulimit -n" in gateway.says("--connections is 22 ")["msg"]
+    idle = [socket.create_connection(("127.0.0.1", gateway.port), 10) for _ in range(22)]
+    time.sleep(0.05)
+    with socket.create_connection(("127.0.0.1", gateway.port), 10) as sock:
+        answer = b""
+        while chunk := sock.recv(4096):
+            answer += chunk
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"Sallyport-Error: connections\r\n" in answer
+    for sock in idle:
+        sock.sendall(f"GET {origin.path()} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        assert sock.recv(4096).startswith(b"HTTP/1.1 200 ")
+        sock.close()
+
+
 # -- reloading -----------------------------------------------------------------------------------------------------
 def test_keys_are_rotated_without_a_restart(start_gateway: Any, origin: Any, tmp_path: Path) -> None:
     from ingress.access import KeyRing

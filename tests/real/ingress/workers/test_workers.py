@@ -202,3 +202,12 @@ def test_an_idle_gateway_is_small(start_gateway: Any) -> None:
         with open(f"/proc/{pid}/smaps_rollup") as file:
             total += next(int(line.split()[1]) for line in file if line.startswith("Pss:"))
     assert total <= 25_000
+
+
+def test_what_is_not_used_is_not_loaded(start_gateway: Any) -> None:
+    """The extension modules of aiohttp, redis and yaml, by the files that the worker has mapped."""
+    gateway = start_gateway(BOX)
+    with open(f"/proc/{gateway.workers[0]}/maps") as file:
+        mapped = file.read()
+    assert "uvloop" in mapped
+    assert not [name for name in ("aiohttp", "multidict", "yarl", "_yaml") if name in mapped]
