@@ -38,7 +38,7 @@ def cut_table() -> list[str]:
         leaving = f"{ip} saddr . meta l4proto . th sport . {ip} daddr . th dport"
         renewed = f"timeout {CUT_SECONDS}s"
         into.append(f'iifname != "lo" {arriving} @cut{family} update @cut{family} {{ {arriving} {renewed} }} drop')
-        out.append(f"{leaving} @cut{family} update @cut{family} {{ {leaving} {renewed} }} goto refuse")
+        out.append(f'oifname != "lo" {leaving} @cut{family} update @cut{family} {{ {leaving} {renewed} }} goto refuse')
     lines.append(f"table inet {CUT_TABLE} {{")
     lines += chain("refuse", ["counter", *REFUSE])
     lines += chain("cut_in", into)

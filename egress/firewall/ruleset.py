@@ -232,6 +232,8 @@ def _source_checks(
         options = [f"ip option {option} exists drop" for option in ("lsrr", "ssrr")] if site.ip_options else []
         out = [
             *out,
+            # Answers of our listener, and all else that could only pass what follows: a local source, no IP options.
+            f"ip saddr {_DNS[0]} ip hdrlength 5 accept",
             f'oifname "lo" {reset}',
             f"ip6 saddr :: icmpv6 type {{ {_UNSPECIFIED} }} accept",
             "fib saddr type != local drop",
@@ -389,7 +391,7 @@ def _learned(index: int, entries: Sequence[tuple[bytes, int]]) -> Iterable[str]:
 
 
 def _input(site: Site, exemption: Exemption | None) -> Iterable[str]:
-    rules = []
+    rules = [f'iifname "lo" ip saddr {_DNS[0]} accept']  # what follows is about others; saves answers a look-up
     if exemption is not None:
         rules.append(_not_to_us(site, exemption))
     # A flow that was cut, or that is older than we are, must not come back as one from outside.
