@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from egress.webhook import Webhook
 
 LISTEN = 128  # connections that may wait to be accepted
+HEAD_START = 0.01  # seconds that the first questions have before everything else that a start has to do
 LOOK = 0.5  # seconds between looks at files that changed
 
 
@@ -83,6 +84,8 @@ def prepare(config: Config, firewall: Firewall, sockets: Sockets) -> Plan:
 def work(plan: Plan) -> int:
     """Be a worker until stopped."""
     gc.enable()
+    # Each question in flight is a few objects that go by themselves; at the default of 700 they only set it off.
+    gc.set_threshold(20_000, 20, 20)
     sys.setswitchinterval(0.0005)  # the helper thread's Python must not hold up answers
     return Worker(plan).run()
 
@@ -106,7 +109,7 @@ class Worker:
             plan.handover,
             self._denied_name,
             self.log.warn,
-            self._opened,
+            self._opened if self.log.enabled("info") else None,
         )
         self.store = PolicyStore(self.loop, self.guard, plan.file)
         self.rule_files = RuleFiles(self.loop, self._rules_changed, self.log.warn)
@@ -223,7 +226,7 @@ class Worker:
             sock.listen(LISTEN)
             TcpListener(self.loop, sock, service.handle_stream)
         self.guard.watch()
-        self.loop.call_soon(self._ready)
+        self.loop.call_later(HEAD_START, self._ready)
 
     def _ready(self) -> None:
         self.store.problem = None

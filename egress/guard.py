@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from policies.matcher import CompiledPolicy
     from policies.ports import PortSet
 
+HEAD_START = 0.01  # seconds that the first questions have before open flows are looked at
 SWEEP = 5.0  # seconds between looks at which leases are in use
 STALL = 15.0  # seconds late: the whole container stood still
 NAMELESS = "?"  # begins the name of a lease whose name is not known any more; no query name begins so
@@ -146,6 +147,10 @@ class Guard:
         """The first ruleset of this process stands. Nobody waits for the flows: first of all, DNS answers."""
         self.loaded = True
         done(None)
+        self.loop.call_later(HEAD_START, self._catch_up)
+
+    def _catch_up(self) -> None:
+        self.loop.run_in_thread(self.firewall.sweep, lambda *_: None)
         self._cut(lambda _: None)
 
     def _adopt(self, compiled: CompiledPolicy, now: float) -> None:
@@ -187,7 +192,7 @@ class Guard:
         def work() -> tuple[RulesetSpec, Leases, dict[PortSet, int]]:
             leases = before.rebase(decide, self.loop.now())
             spec, classes = self._specify(compiled, leases)
-            self.firewall.load(spec)
+            self.firewall.load(spec, sweep=self.loaded)
             self.generation += 1
             try:
                 self._remember(document, leases, spec)

@@ -10,6 +10,7 @@ due timers. DNS relies on that order: sockets that are gathered are only noted, 
 
 from __future__ import annotations
 
+import _thread
 import heapq
 import os
 import select
@@ -212,23 +213,26 @@ class Loop:
 
 
 class _Helper:
-    """One daemon thread that runs jobs in order."""
+    """One thread that runs jobs in order, made without `threading`: a start has no time to import it."""
 
     def __init__(self) -> None:
-        import threading
-
         self._jobs: deque[Callable[[], None]] = deque()
-        self._ready = threading.Semaphore(0)
-        threading.Thread(target=self._run, name="helper", daemon=True).start()
+        self._bell = _thread.allocate_lock()
+        self._bell.acquire()
+        _thread.start_new_thread(self._run, ())
 
     def submit(self, job: Callable[[], None]) -> None:
         self._jobs.append(job)
-        self._ready.release()
+        try:
+            self._bell.release()
+        except RuntimeError:
+            pass  # it has rung already and was not heard yet
 
     def _run(self) -> None:
         while True:
-            self._ready.acquire()
-            self._jobs.popleft()()
+            self._bell.acquire()
+            while self._jobs:
+                self._jobs.popleft()()
 
 
 def _report(error: BaseException) -> None:

@@ -48,6 +48,7 @@ class Firewall:
         self._reader: socket.socket | None = None  # of the loop's thread
         self._clerk: socket.socket | None = None  # of the helper thread
         self._door: tuple[str, ...] = ()  # the devices that our netdev chain was last written for
+        self._rubbish = ""  # the commands that take away what only the rules before needed
         self._tag = ""  # what the names of the last load's chains end in
         self._busy = False  # our tables are being changed by ourselves
         self._snapshot: Snapshot = {}
@@ -71,15 +72,27 @@ class Firewall:
             raise
         return True
 
-    def load(self, spec: RulesetSpec) -> None:
+    def load(self, spec: RulesetSpec, *, sweep: bool = True) -> None:
         """Replace the ruleset by this one, learned addresses included, in one transaction. Blocks; for the helper
-        thread. Raises FirewallError: then what stood before stands."""
+        thread. Raises FirewallError: then what stood before stands. Without `sweep`, call that later: what only the
+        old rules needed is still there, and nothing uses it."""
         self._site = self._survey(self._site)
         if self.standing() is None:
             self._apply(lambda site: lockdown(site, spec.stamp))
         self._apply(lambda site: render(spec, site), f"{spec.flow_mark:08x}")
         self._stamp = spec.stamp
         self._loaded = spec
+        if sweep:
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Take away what a `load` left over. For the helper thread."""
+        rubbish, self._rubbish = self._rubbish, ""
+        if rubbish and self._site is not None:
+            try:
+                self._change(rubbish, self._site._replace(raw="standing"))
+            except FirewallError:
+                pass  # the next load finds it
 
     def resume(self, spec: RulesetSpec) -> bool:
         """Go on with what an earlier worker loaded, if that is `spec` and stands whole. Raises FirewallError."""
@@ -137,7 +150,7 @@ class Firewall:
         try:
             if tag and self._exchange(write, believed, tag):
                 return
-            self._tag = ""
+            self._tag = self._rubbish = ""
             try:
                 self._run(write(believed), believed)
             except FirewallError as error:
@@ -170,11 +183,7 @@ class Firewall:
         except FirewallError:
             return False  # whatever it was, the whole replacement says whether it matters
         self._tag = f"_{tag}"
-        if steps.sweep:
-            try:
-                self._run(steps.sweep, site)
-            except FirewallError:
-                pass  # only unused things are left over; the next load finds them
+        self._rubbish = steps.sweep
         return True
 
     def _desk(self) -> socket.socket:

@@ -60,6 +60,7 @@ _DEL = {
     for size in (4, 16)
 }
 _MILLISECONDS = struct.Struct(">Q")
+_CODE = struct.Struct("=i")
 
 
 class Element(NamedTuple):
@@ -156,7 +157,7 @@ class SetWriter:
             raise FirewallError(f"netlink: {error.strerror}") from error
         trouble: FirewallError | None = None
         done = False
-        while True:
+        while not done:  # errors come in the order of the messages, so none comes behind the last one's acknowledgement
             try:
                 data = sock.recv(65536, _MSG_DONTWAIT)
             except BlockingIOError:
@@ -168,9 +169,9 @@ class SetWriter:
             while at + 20 <= len(data):
                 length, kind, _, number, _ = HEAD.unpack_from(data, at)
                 if kind == NLMSG_ERROR and first <= number <= sequence:
-                    code = -struct.unpack_from("=i", data, at + 16)[0]
+                    code = -_CODE.unpack_from(data, at + 16)[0]
                     if code == 0:
-                        done = done or number == acknowledged
+                        done = number == acknowledged
                     elif trouble is None:
                         trouble = failure(code, data[at + 16 : at + length])
                 at += max((length + 3) & ~3, 16)
