@@ -29,6 +29,7 @@ _KNOWN = frozenset((b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPT
 _TARGET = re.compile(rb"/[\x21-\x7e]*").fullmatch
 _OPENING = re.compile(rb"(?:\r\n)*[A-Z-]{1,20}(?: |$)|(?:\r\n)*\r?$").match
 """What the first octets of a request look like; anything else needs no waiting for."""
+_EMPTY_LINES = re.compile(rb"\A(?:\r\n)++").sub
 
 _CODES = {405: "method_not_allowed", 431: "head_too_large", 501: "unknown_method", 505: "http_version"}
 _LINES = {405: b"Allow: GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS\r\n"}
@@ -144,7 +145,7 @@ class Connection(asyncio.Protocol):
                 self._unfinished(data)
                 return
             if data.startswith(b"\r\n"):
-                data = data[2:]  # empty lines before a request are passed over (RFC 9112 section 2.2)
+                data = _EMPTY_LINES(b"", data, 1)  # passed over, all at once (RFC 9112 section 2.2)
                 continue
             line_end = data.find(b"\r\n")
             block = data[line_end + 2 : end + 2]
