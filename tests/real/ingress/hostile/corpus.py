@@ -20,6 +20,8 @@ class Case(NamedTuple):
     """What the sandbox has to read as the body, where it is served."""
     alone: bool = False
     """Nothing may follow, because it would be part of it: the client ends its half instead."""
+    goes_on: bool = False
+    """Where it is refused it may be so without closing: where the request ends is clear."""
     smuggles: bool = False
     """Sent to a server as it is, it is read as something else than one clear request."""
 
@@ -256,10 +258,11 @@ def line_ends() -> list[Case]:
     cases = [
         Case("leading-crlf", b"\r\n" + get(), EITHER),
         Case("leading-crlfs", b"\r\n" * 3 + get(), EITHER),
-        Case("leading-lf", b"\n" + get(), EITHER),
+        Case("leading-lf", b"\n" + get(), BAD, smuggles=True),
+        Case("leading-cr", b"\r" + get(), BAD, smuggles=True),
         Case("leading-space", b" " + get(), BAD, smuggles=True),
-        Case("leading-nul", b"\x00" + get(), BAD, smuggles=True),
-        Case("leading-bom", b"\xef\xbb\xbf" + get(), BAD, smuggles=True),
+        Case("leading-nul", b"\x00" + get(), (400, 501), smuggles=True),
+        Case("leading-bom", b"\xef\xbb\xbf" + get(), (400, 501), smuggles=True),
         Case("all-lf", get().replace(b"\r\n", b"\n"), BAD, smuggles=True),
         Case("all-cr", get().replace(b"\r\n", b"\r"), CUT, alone=True),
         Case("empty-line-lf", get()[:-2] + b"\n", BAD, smuggles=True),

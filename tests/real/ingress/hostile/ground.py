@@ -31,8 +31,12 @@ class Link(asyncio.Protocol):
         self.data = bytearray()
         """Every byte that came, in order; not kept where the origin only counts."""
         self.count = 0
+        self.progress = 0
+        """For scripts that count."""
         self.ended = ""
         """"" while it is open, then "eof", "reset", or "closed" where the script ended it."""
+        self.lost = False
+        """The connection is over in both directions."""
         self.taken = 0
         """How much of `data` the script has read."""
         self.transport: Any = None
@@ -64,6 +68,7 @@ class Link(asyncio.Protocol):
         if exc is not None:
             self.ended = "reset"
         self.ended = self.ended or "closed"
+        self.lost = True
         self._news.set()
         self._room.set()
 
@@ -130,7 +135,7 @@ class Link(asyncio.Protocol):
         self.transport.write_eof()
 
     def close(self) -> None:
-        if self.transport is not None and not self.transport.is_closing():
+        if self.transport is not None and not self.lost:
             self.transport.close()
 
     def reset(self) -> None:
@@ -204,7 +209,7 @@ class Origin:
         for link in self.links:
             if link._task is not None:
                 link._task.cancel()
-            if link.transport is not None:
+            if link.transport is not None and not link.lost:
                 link.transport.abort()
 
 
@@ -264,3 +269,12 @@ def soon(check: Callable[[], Any], seconds: float = PATIENCE) -> Any:
     while not (value := check()) and time.monotonic() < deadline:
         time.sleep(0.005)
     return value
+
+
+def settled(count: Callable[[], int]) -> int:
+    """The count, once it stands still."""
+    seen = [count()]
+    while len(seen) < 4 or len(set(seen[-4:])) > 1:
+        time.sleep(0.05)
+        seen.append(count())
+    return seen[-1]

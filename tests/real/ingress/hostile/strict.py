@@ -167,7 +167,7 @@ def _read(http: h11.Connection, data: bytes, end: int, *, closed: bool) -> tuple
         raise Unclear(str(error)) from None
     assert headers is not None
     left = http.trailing_data[0]
-    if (b"transfer-encoding", b"chunked") in headers:
+    if (b"transfer-encoding", b"chunked") in headers and len(data) - len(left) > end + 4:
         _chunks(data[end + 4 : len(data) - len(left)])
     return Message(start, headers, bytes(body), trailers), left
 
