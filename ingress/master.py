@@ -161,7 +161,8 @@ class Master:
         for worker in self._workers:
             self._fork(worker)
         while True:
-            if self._claim is not None and not self._ready and time.monotonic() - began > LOADED_WITHIN:
+            late = self._claim is not None and not self._ready and time.monotonic() - began > LOADED_WITHIN
+            if late and not self._leaving:
                 self._log.error("not ready in time to take over; the gateway there goes on", seconds=LOADED_WITHIN)
                 self._give_up(EXIT_FAILED)
             self._wait(wake_read)
@@ -187,7 +188,8 @@ class Master:
                 for number in _drained(wake):
                     self._on_signal(number)
             elif descriptor in pipes:
-                self._on_started(pipes[descriptor])
+                if pipes[descriptor].pipe == descriptor:  # its death may have been heard of a moment ago
+                    self._on_started(pipes[descriptor])
             elif self._asking is not None and descriptor == self._asking.fileno():
                 self._on_successor(self._asking)
             elif self._offer is not None:
