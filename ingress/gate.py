@@ -158,7 +158,7 @@ class Gate:
             and seen.keys is self._keys
         ):
             target = head.target
-            if target == seen.target:
+            if target == seen.target and not (seen.document and head.method == b"GET"):
                 return seen.admission
             again = self._again(seen, target, head)
             if again is not None:
