@@ -199,6 +199,11 @@ def is_document(head: RequestHead) -> bool:
     return b"text/html" in (fields.get(b"accept") or b"").lower()
 
 
+def is_page(head: RequestHead) -> bool:
+    """Is it a page of its own, or one within a page."""
+    return is_document(head) or (head.method == b"GET" and head.fields.get(b"sec-fetch-dest") in (b"iframe", b"frame"))
+
+
 def route_cookie(route: Route, fields: Fields, secure: bool) -> bytes:
     """The head line that makes this route the one of an application's absolute links; b"" where it is that already."""
     value = _place(route)

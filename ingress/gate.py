@@ -16,6 +16,7 @@ from ingress import browser
 from ingress.access import ACCESS_HEADER, KeyRing
 from ingress.agentwire import AGENT_HEADERS, at_address, host_and_port, read_agent_route
 from ingress.door import Door
+from ingress.prefix import jar
 from ingress.refusal import Refusal
 from ingress.routes import Ambiguous, Sandbox
 from ingress.routing import (
@@ -87,6 +88,8 @@ class Admission(NamedTuple):
     """agent-sandbox: seconds the caller gives this request; 0: no word of it."""
     asked: str = ""
     """The id as the route wrote it, which renew intents name; the sandbox's own may be a candidate for it."""
+    jar: bytes = b""
+    """With a route cookie: how the names begin by which this sandbox's cookies are kept for the whole host."""
 
 
 class Reply(NamedTuple):
@@ -199,6 +202,7 @@ class Gate:
             seen.authority,
             seen.timeout,
             seen.admission.asked,
+            seen.admission.jar,
         )
 
     def _decide(self, head: RequestHead, client: str, secure: bool, now: float) -> Admission | Reply:
@@ -228,6 +232,8 @@ class Gate:
         if browser.is_enter(inner):
             return self._enter(head, sandbox, route, inner, bool(prefix), client, secure, now)
         proof = self._access(head, sandbox, route, authority, client, now) if needs else inf
+        if not cut and browser.is_page(head):
+            return _moved(route, needs, target)
         if self.settings.route_cookie and prefix and cut and browser.is_document(head):
             set_cookie = browser.route_cookie(route, fields, secure)
         else:
@@ -242,6 +248,7 @@ class Gate:
             _path(inner).decode("latin-1") if prefix else "",
             _shown(sandbox, head, authority),
             asked=route.sandbox,
+            jar=jar(prefix) if prefix and self.settings.route_cookie else b"",
         )
         if cut and target is head.target and target.startswith(b"/"):
             self._remember(fields, admission, target, route, client, now, proof, authority)
@@ -392,6 +399,14 @@ class Gate:
         if target is head.target and target.startswith(b"/"):
             self._remember(fields, admission, target, route, client, now, proof, authority)
         return admission
+
+
+def _moved(route: Route, signed: bool, target: bytes) -> Reply:
+    """A page that was asked for without its prefix: it belongs under it, where its cookies are and its name is seen."""
+    by = f"/{route.expires}/{route.signature}".encode() if signed and route.signature else b""
+    there = _clean(route) + by + target
+    lines = b"Location: %b\r\nCache-Control: no-store\r\nContent-Type: text/plain\r\n" % there
+    return Reply(307, lines, b"The page is at %b\n" % there)
 
 
 def _clean(route: Route) -> bytes:

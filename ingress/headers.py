@@ -91,12 +91,19 @@ class Recipe:
 
 
 def request_recipe(
-    fields: Fields, outside: Outside, stripped: frozenset[bytes], authority: bytes, prefix: bytes, websocket: bool
+    fields: Fields,
+    outside: Outside,
+    stripped: frozenset[bytes],
+    authority: bytes,
+    prefix: bytes,
+    websocket: bool,
+    jar: bytes = b"",
 ) -> Recipe:
     """What to send for these fields.
 
     stripped: the names (lower case) that end here, WRITTEN among them. authority: the Host to show. prefix: what path
-    mode took off the path, b"" for nothing. websocket: the upgrade goes on.
+    mode took off the path, b"" for nothing. websocket: the upgrade goes on. jar: how the names begin under which this
+    sandbox's cookies are kept for the whole host (prefix.py), b"" for none.
     """
     trusted = outside.trusted
     nominated = fields.tokens(b"connection") if b"connection" in fields else ()
@@ -109,8 +116,11 @@ def request_recipe(
     if b"_" in joined or b"." in joined:
         dropped = dropped.union(name for name in names if _is_alias(name, stripped))
     if b"cookie" in fields:
-        before += _cookies(fields)
+        before += _cookies(fields, jar)
         dropped = dropped | {b"cookie"}
+    if b"origin" in fields and fields.get(b"host") != authority:
+        before += _origin(fields, authority)
+        dropped = dropped | {b"origin"}
     upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\n" if websocket else b""
     return Recipe(dropped, before, upgrade + _forwarded(fields, outside, trusted, prefix))
 
@@ -120,15 +130,32 @@ def _is_alias(low: bytes, stripped: frozenset[bytes]) -> bool:
     return (b"_" in low or b"." in low) and low.replace(b"_", b"-").replace(b".", b"-") in stripped
 
 
-def _cookies(fields: Fields) -> list[bytes]:
-    """The Cookie lines without the gateway's own cookies."""
+def _cookies(fields: Fields, jar: bytes) -> list[bytes]:
+    """The Cookie lines without the gateway's own cookies; those of the sandbox's jar by their own names."""
     lines = []
     for value in fields.all(b"cookie"):
         if _OWN_COOKIE in value:
-            kept = [part for part in value.split(b";") if not part.strip(b" \t").startswith(_OWN_COOKIE)]
-            value = b";".join(kept).strip(b" \t")
+            pairs = [pair for part in value.split(b";") if (pair := part.strip(b" \t"))]
+            kept = [pair for pair in pairs if not pair.startswith(_OWN_COOKIE)]
+            if jar:
+                names = {pair.partition(b"=")[0] for pair in kept}
+                own = [pair[len(jar) :] for pair in pairs if pair.startswith(jar)]
+                kept += [pair for pair in own if pair.partition(b"=")[0] not in names]
+            value = b"; ".join(kept)
         if value:
             lines.append(b"Cookie: " + value)
+    return lines
+
+
+def _origin(fields: Fields, authority: bytes) -> list[bytes]:
+    """The Origin lines. A page of the sandbox's own stays one: where the application is shown another Host than the
+    browser, it is shown that in Origin too, or what compares the two (RFC 6455 section 10.2) would refuse it."""
+    host = (fields.get(b"host") or b"").lower()
+    lines = []
+    for value in fields.all(b"origin"):
+        scheme, mark, named = value.partition(b"://")
+        own = mark and host and named.lower() == host
+        lines.append(b"Origin: %b://%b" % (scheme, authority) if own else b"Origin: " + value)
     return lines
 
 
@@ -154,16 +181,8 @@ def is_websocket(fields: Fields) -> bool:
     return len(upgrade) == 1 and upgrade[0].lower() == b"websocket" and b"upgrade" in fields.tokens(b"connection")
 
 
-def keeps_alive(fields: Fields, version: int) -> bool:
-    """May the connection go on after this message (RFC 9112 section 9.3)?"""
-    if b"connection" not in fields:
-        return version == 11
-    tokens = fields.tokens(b"connection")
-    return b"close" not in tokens and (version == 11 or b"keep-alive" in tokens)
-
-
-Rewrite = Callable[[bytes, bytes], bytes]
-"""Takes a response field's lower-case name and its value; gives the value to send."""
+Rewrite = Callable[[bytes, bytes], list[bytes]]
+"""Takes a response field's lower-case name and its value; gives the values to send, each a line of its own."""
 
 REWRITTEN = frozenset((b"location", b"content-location", b"set-cookie"))
 """What path mode may have to change: an answer with one of these is never remembered."""
@@ -192,7 +211,9 @@ def response_head(
                 if name == b"set-cookie" and value.lstrip(b" \t=").startswith(_OWN_COOKIE):
                     continue
                 if rewrite is not None:
-                    line = b"%b: %b" % (start, rewrite(name, value))
+                    if name not in dropped:
+                        lines += [b"%b: %b" % (start, meant) for meant in rewrite(name, value)]
+                    continue
             if name not in dropped:
                 lines.append(line)
     if length == CHUNKED:

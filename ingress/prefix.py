@@ -2,10 +2,18 @@
 
 An application behind `/box/8080` that redirects to `/login` means `/box/8080/login`, and a cookie for `/` is meant for
 its own pages only: on a shared host the next sandbox must not see it (RFC 6265 section 5.1.4).
+
+With a route cookie its absolute links (`/api`) lead to it too, without the prefix, and there a browser doesn't send
+what was set for the prefix. So each cookie is then set twice, the second time for the whole host and by a name of this
+sandbox's, which no other gets to see; it comes back in headers.py:
+
+    Set-Cookie: sid=1; Path=/    ->    Set-Cookie: sid=1; Path=/box/8080/
+                                       Set-Cookie: sallyport-jar-86da75ba3d3e571f-sid=1; HttpOnly; Path=/
 """
 
 from __future__ import annotations
 
+from hashlib import sha256
 from urllib.parse import unquote_to_bytes
 
 
@@ -13,18 +21,19 @@ class Rewriter:
     """Called with a response field's lower-case name and value; gives the value for the client.
 
     prefix: what was taken off the path, no slash at its end. origins: the authorities (`host` or `host:port`, lower
-    case) that mean the application itself.
+    case) that mean the application itself. jar: how the names of its cookies for the whole host begin, b"" for none.
     """
 
-    __slots__ = ("_origins", "_prefix", "_slashed")
+    __slots__ = ("_jar", "_origins", "_prefix", "_slashed")
 
-    def __init__(self, prefix: bytes, origins: frozenset[bytes]) -> None:
+    def __init__(self, prefix: bytes, origins: frozenset[bytes], jar: bytes = b"") -> None:
         self._prefix = prefix
         self._slashed = prefix + b"/"
         self._origins = origins
+        self._jar = jar
 
-    def __call__(self, name: bytes, value: bytes) -> bytes:
-        return self.cookie(value) if name == b"set-cookie" else self.reference(value)
+    def __call__(self, name: bytes, value: bytes) -> list[bytes]:
+        return self.cookie(value) if name == b"set-cookie" else [self.reference(value)]
 
     def reference(self, value: bytes) -> bytes:
         """A Location or Content-Location. Relative ones and other people's stay as they are."""
@@ -40,29 +49,42 @@ class Rewriter:
         path = rest[cut:]
         return self._within(path if path.startswith(b"/") else b"/" + path)
 
-    def cookie(self, value: bytes) -> bytes:
-        """A Set-Cookie: for its own host, for its own prefix. A `__Host-` cookie has to keep Path=/ or is refused."""
-        parts = value.split(b";")
-        kept = [parts[0]]
-        host_bound = parts[0].lstrip(b" \t").lower().startswith(b"__host-")  # browsers compare without case
+    def cookie(self, value: bytes) -> list[bytes]:
+        """A Set-Cookie: for its own host, for its own prefix, and with a jar for that as well.
+
+        A `__Host-` cookie has to keep Path=/ or is refused; with a jar it is in there alone.
+        """
+        pair, *attributes = value.split(b";")
+        kept = []
         path = b""
-        for part in parts[1:]:
-            name, _, text = part.partition(b"=")
+        for attribute in attributes:
+            name, _, text = attribute.partition(b"=")
             low = name.strip(b" \t").lower()
-            if low == b"domain":
-                continue
             if low == b"path":
                 path = text.strip(b" \t")
-                continue
-            kept.append(part)
+            elif low != b"domain":
+                kept.append(attribute)
+        pair_name = pair.partition(b"=")[0].strip(b" \t")
+        host_bound = pair_name.lower().startswith(b"__host-")  # browsers compare without case
+        jarred = []
+        if self._jar and pair_name and b"=" in pair:
+            hidden = kept if any(part.strip(b" \t").lower() == b"httponly" for part in kept) else [*kept, b" HttpOnly"]
+            jarred = [b";".join([self._jar + pair.lstrip(b" \t"), *hidden, b" Path=" + self._without(path)])]
+            if host_bound:
+                return jarred
         if host_bound:
             kept.append(b" Path=/")
         elif path.startswith(b"/"):
             kept.append(b" Path=" + self._within(path))
-        elif path:
+        elif path or self._jar:
             kept.append(b" Path=" + self._slashed)
-        # Without a Path a browser takes the request's own folder, which is under the prefix already.
-        return b";".join(kept)
+        # Without a Path a browser takes the request's own folder; where there is no jar that is under the prefix.
+        return [b";".join([pair, *kept]), *jarred]
+
+    def _without(self, path: bytes) -> bytes:
+        """A cookie's path as the application's absolute links have it."""
+        inner = path[len(self._prefix) :] if path == self._prefix or path.startswith(self._slashed) else path
+        return inner if inner.startswith(b"/") else b"/"
 
     def _within(self, reference: bytes) -> bytes:
         cut = min([at for at in (reference.find(b"?"), reference.find(b"#")) if at >= 0], default=len(reference))
@@ -71,3 +93,9 @@ class Rewriter:
         if known and b".." not in path.split(b"/"):  # a path that climbs out of the prefix again doesn't know it
             return reference
         return self._prefix + reference
+
+
+def jar(prefix: bytes) -> bytes:
+    """How the names of a sandbox's cookies for the whole host begin; `prefix` begins with /sandbox/port."""
+    place = b"/".join(prefix.split(b"/")[1:3])
+    return b"sallyport-jar-%b-" % sha256(place).hexdigest()[:16].encode()

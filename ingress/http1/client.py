@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 from ingress.body import BadBody, ChunkedReader, framed, last_chunk
 from ingress.gate import Admission, Reply
 from ingress.head import CHUNKED, RequestHead, ResponseHead
-from ingress.headers import Outside, crossing_trailers, is_websocket, keeps_alive, request_recipe
+from ingress.headers import Outside, crossing_trailers, is_websocket, request_recipe
 from ingress.http1.connection import ANSWER, BODY, GONE, IDLE, LINGER, WAITING, Connection
 from ingress.http1.tunnel import accepts, open_tunnel
 from ingress.prefix import Rewriter
@@ -108,7 +108,7 @@ class Client(Connection):
         self.head = head
         self.version = head.version
         self.head_only = head.method == b"HEAD"
-        self._keep = keeps_alive(head.fields, head.version) and not core.draining
+        self._keep = head.keep and not core.draining
         self.closing = not self._keep
         self.received = self.sent = self._sent_before = 0
         self._retried = False
@@ -195,19 +195,25 @@ class Client(Connection):
         """The head for the sandbox, whole. Its fields are kept with the header section they were made from."""
         head, admission = self.head, self.admission
         fields = head.fields
-        websocket = b"upgrade" in fields and wants_websocket(head)
         core = self.core
-        known = fields.memo.get("request")
-        key = (outside, admission.prefix, admission.authority, websocket)
-        if known is not None and known[0] == key:
-            lines = fields.memo.get("lines")
+        memo = fields.memo
+        known = memo.get("request")
+        if (
+            known is not None
+            and known[0] is outside
+            and known[1] == admission.prefix
+            and known[2] == admission.authority
+        ):
+            lines = memo.get("lines")
             if lines is None:
-                lines = fields.memo["lines"] = known[1].apply(fields)
+                lines = memo["lines"] = known[3].apply(fields)
         else:
+            upgrade = b"upgrade" in fields
+            websocket = upgrade and wants_websocket(head)
             shown = admission.authority or core.upstream_host or fields.get(b"host") or endpoint.authority()
-            recipe = request_recipe(fields, outside, core.stripped, shown, admission.prefix, websocket)
-            lines = fields.memo["lines"] = recipe.apply(fields)
-            fields.memo["request"] = (key, recipe)
+            recipe = request_recipe(fields, outside, core.stripped, shown, admission.prefix, websocket, admission.jar)
+            lines = memo["lines"] = recipe.apply(fields)
+            memo["request"] = None if upgrade else (outside, admission.prefix, admission.authority, recipe)
         length = head.length
         if length == 0:
             framing = b"Content-Length: 0\r\n\r\n" if b"content-length" in fields else b"\r\n"
@@ -301,11 +307,15 @@ class Client(Connection):
 
     def rewriter(self) -> Rewriter | None:
         """What path mode has to do to the answer's head."""
-        prefix = self.admission.prefix
+        admission = self.admission
+        prefix = admission.prefix
         if not prefix:
             return None
         fields = self.head.fields
-        return Rewriter(prefix, self.core.origins(fields.get(b"host") or b"", self.admission))
+        origins = self.core.origins(fields.get(b"host") or b"", admission)
+        if self._outside.trusted:  # a prefix of its own that the proxy has taken off, and has told the application
+            prefix = (fields.get(b"x-forwarded-prefix") or b"").rstrip(b"/") + prefix
+        return Rewriter(prefix, origins, admission.jar)
 
     def answered(self) -> None:
         """The answer is whole."""
@@ -313,7 +323,7 @@ class Client(Connection):
         self.count("", self.status)
         if self.state == BODY:
             self.linger()
-        elif self.closing or self.core.draining or self._eof:
+        elif self.closing or self._eof or self.core.draining:
             self.close()
         else:
             self._next()
@@ -517,7 +527,7 @@ class Client(Connection):
                     self._fail(Refusal(504, "response_timeout", f"the sandbox did not answer within {allowed:g} s"))
 
 
-_REASONS = {200: b"OK", 303: b"See Other", 405: b"Method Not Allowed"}
+_REASONS = {200: b"OK", 303: b"See Other", 307: b"Temporary Redirect", 405: b"Method Not Allowed"}
 
 
 def wants_websocket(head: RequestHead) -> bool:

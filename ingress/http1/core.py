@@ -65,7 +65,7 @@ class Gateway:
         self.limits = whole_ticks(limits)
         self.stats = stats
         self.stripped = stripped | WRITTEN
-        self.fixed = (self.stripped | gate.looks_at | {b"cookie"}) - {b"content-length"}
+        self.fixed = (self.stripped | gate.looks_at | {b"cookie", b"origin"}) - {b"content-length"}
         """Request fields that something is derived from; see `Fields.followed_by`."""
         self.renewer = renewer
         self.access = access

@@ -22,15 +22,16 @@ def sent(
     authority: bytes = b"box.example",
     prefix: bytes = b"",
     websocket: bool = False,
+    jar: bytes = b"",
 ) -> list[tuple[bytes, bytes]]:
     """The fields that arrive: lower-case name and value."""
     fields = Fields(list(lines))
-    out = request_recipe(fields, outside, STRIPPED, authority, prefix, websocket).apply(fields)
+    out = request_recipe(fields, outside, STRIPPED, authority, prefix, websocket, jar).apply(fields)
     assert out.endswith(b"\r\n")
     assert b"\r\n\r\n" not in out
-    fields = [line.partition(b":") for line in out[:-2].split(b"\r\n")]
-    assert all(colon for _, colon, _ in fields)
-    return [(name.lower(), value.strip()) for name, _, value in fields]
+    pairs = [line.partition(b":") for line in out[:-2].split(b"\r\n")]
+    assert all(colon for _, colon, _ in pairs)
+    return [(name.lower(), value.strip()) for name, _, value in pairs]
 
 
 def own(**more: str) -> list[tuple[bytes, bytes]]:
@@ -223,7 +224,7 @@ def test_i3_a_trusted_proxy_that_says_nothing() -> None:
         (b"a=b; sallyport-box=secret; c=d", b"a=b; c=d"),
         (b"sallyport-box=secret; a=b", b"a=b"),
         (b"a=b; sallyport-box=secret", b"a=b"),
-        (b"a=b;sallyport-1=s;sallyport-2=s;c=d", b"a=b;c=d"),
+        (b"a=b;sallyport-1=s;sallyport-2=s;c=d", b"a=b; c=d"),
         (b"a=sallyport-box", b"a=sallyport-box"),
         (b"my-sallyport-box=1", b"my-sallyport-box=1"),
         (b'a="x; sallyport-box=secret"', b'a="x'),  # no browser lets a semicolon into a value: so it is a cookie
@@ -232,6 +233,47 @@ def test_i3_a_trusted_proxy_that_says_nothing() -> None:
 def test_own_cookies_stay_here(cookie: bytes, arrives: bytes | None) -> None:
     found = [value for name, value in sent(b"Cookie: " + cookie) if name == b"cookie"]
     assert found == ([] if arrives is None else [arrives])
+
+
+@pytest.mark.parametrize(
+    ("cookie", "arrives"),
+    [
+        (b"sallyport-jar-1-sid=s", b"sid=s"),
+        (b"a=b; sallyport-jar-1-sid=s; sallyport-jar-1-x=y", b"a=b; sid=s; x=y"),
+        (b"sallyport-jar-1-sid=wide; sid=below", b"sid=below"),  # below the prefix both are sent, and that one is exact
+        (b"sallyport-jar-2-sid=s", None),
+        (b"sallyport-jar-11-sid=s; sallyport-jar-=s", None),
+        (b"sallyport-access=s; sallyport-jar-1-a=b", b"a=b"),
+    ],
+)
+def test_a_sandbox_gets_its_own_jar_and_no_other(cookie: bytes, arrives: bytes | None) -> None:
+    found = [value for name, value in sent(b"Cookie: " + cookie, jar=b"sallyport-jar-1-") if name == b"cookie"]
+    assert found == ([] if arrives is None else [arrives])
+    assert not [value for name, value in sent(b"Cookie: " + cookie) if b"sallyport-" in value or b"=s" in value]
+
+
+# ---- the Host that an application is shown, and Origin -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("authority", "origin", "arrives"),
+    [
+        (b"localhost", b"https://box.example:8443", b"https://localhost"),
+        (b"localhost:5173", b"http://BOX.example:8443", b"http://localhost:5173"),
+        (b"localhost", b"https://other.example", b"https://other.example"),
+        (b"localhost", b"https://box.example", b"https://box.example"),
+        (b"localhost", b"https://evil-box.example:8443", b"https://evil-box.example:8443"),
+        (b"localhost", b"null", b"null"),
+        (b"localhost", b"", b""),
+        (b"localhost", b"box.example:8443", b"box.example:8443"),
+        (b"box.example:8443", b"https://box.example:8443", b"https://box.example:8443"),
+    ],
+)
+def test_a_page_of_its_own_stays_one_under_another_host(authority: bytes, origin: bytes, arrives: bytes) -> None:
+    """Applications compare Origin with Host to refuse other people's pages: what was equal is, what was not is not."""
+    fields = sent(b"Host: box.example:8443", b"Origin: " + origin, authority=authority)
+    assert (b"host", authority) in fields
+    assert [value for name, value in fields if name == b"origin"] == [arrives]
 
 
 # ---- properties --------------------------------------------------------------------------------------------------

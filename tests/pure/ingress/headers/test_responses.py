@@ -122,9 +122,9 @@ def test_other_cookies_cross_as_they_came(cookie: bytes) -> None:
 def test_what_path_mode_rewrites() -> None:
     asked = []
 
-    def rewrite(name: bytes, value: bytes) -> bytes:
+    def rewrite(name: bytes, value: bytes) -> list[bytes]:
         asked.append((name, value))
-        return b"<" + value + b">"
+        return [b"<" + value + b">", b"again"][: 1 + (name == b"set-cookie")]
 
     lines = [b"LOCATION:  /a ", b"Content-Location: /b", b"X-Location: /c", b"set-cookie: a=b", b"Link: </d>"]
     assert lines_of(*lines, length=0, rewrite=rewrite) == [
@@ -132,6 +132,7 @@ def test_what_path_mode_rewrites() -> None:
         b"Content-Location: </b>",
         b"X-Location: /c",
         b"set-cookie: <a=b>",
+        b"set-cookie: again",
         b"Link: </d>",
     ]
     assert asked == [(b"location", b"/a"), (b"content-location", b"/b"), (b"set-cookie", b"a=b")]

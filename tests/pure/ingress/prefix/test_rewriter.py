@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingress.prefix import Rewriter
+from ingress.prefix import Rewriter, jar
 
 PREFIX = b"/box/8080"
 rewriter = Rewriter(PREFIX, frozenset((b"gate.example", b"localhost:8080", b"[::1]:8080")))
@@ -75,8 +75,8 @@ rewriter = Rewriter(PREFIX, frozenset((b"gate.example", b"localhost:8080", b"[::
 )
 def test_references(said: bytes, meant: bytes | None) -> None:
     meant = said if meant is None else meant
-    assert rewriter(b"location", said) == meant
-    assert rewriter(b"content-location", said) == meant
+    assert rewriter(b"location", said) == [meant]
+    assert rewriter(b"content-location", said) == [meant]
 
 
 @pytest.mark.parametrize(
@@ -117,16 +117,68 @@ def test_references(said: bytes, meant: bytes | None) -> None:
     ],
 )
 def test_cookies(said: bytes, meant: bytes) -> None:
-    assert rewriter(b"set-cookie", said) == meant
+    assert rewriter(b"set-cookie", said) == [meant]
 
 
 def test_two_sandboxes_on_one_host_do_not_share_cookies() -> None:
     other = Rewriter(b"/other/8080", frozenset())
     assert rewriter.cookie(b"session=1; Path=/") != other.cookie(b"session=1; Path=/")
     for said in (b"session=1; Path=/", b"session=1; Path=/other/8080/", b"session=1; Path=/; Domain=gate.example"):
-        morsel = SimpleCookie(rewriter.cookie(said).decode())["session"]
+        morsel = SimpleCookie(rewriter.cookie(said)[0].decode())["session"]
         assert morsel["path"].startswith("/box/8080/")
         assert morsel["domain"] == ""
+
+
+# ---- cookies for the whole host, where there is a route cookie ---------------------------------------------------
+
+JAR = jar(PREFIX)
+with_jar = Rewriter(PREFIX, frozenset(), JAR)
+
+
+def test_a_jar_is_one_port_of_one_sandbox() -> None:
+    assert JAR == b"sallyport-jar-86da75ba3d3e571f-"
+    assert jar(b"/box/8080/1abc/deadbeefk") == JAR
+    assert len({JAR, jar(b"/box/8081"), jar(b"/other/8080"), jar(b"/box/80"), jar(b"/Box/8080")}) == 5
+
+
+@pytest.mark.parametrize(
+    ("said", "below", "wide"),
+    [
+        (b"a=b; Path=/", b"a=b; Path=/box/8080/", b"a=b; HttpOnly; Path=/"),
+        (b"a=b", b"a=b; Path=/box/8080/", b"a=b; HttpOnly; Path=/"),
+        (b"a=b; Path=/app", b"a=b; Path=/box/8080/app", b"a=b; HttpOnly; Path=/app"),
+        (b"a=b; Path=/box/8080/app", b"a=b; Path=/box/8080/app", b"a=b; HttpOnly; Path=/app"),
+        (b"a=b; Path=/box/8080", b"a=b; Path=/box/8080", b"a=b; HttpOnly; Path=/"),
+        (
+            b"a=b; Max-Age=0; Domain=x.example; httponly; Secure",
+            b"a=b; Max-Age=0; httponly; Secure; Path=/box/8080/",
+            b"a=b; Max-Age=0; httponly; Secure; Path=/",
+        ),
+        (b" a=b;Path=/", b" a=b; Path=/box/8080/", b"a=b; HttpOnly; Path=/"),
+        # A host-bound one can't be put below a prefix: now it needn't be seen by others either.
+        (b"__Host-a=b; Secure; Path=/", None, b"__Host-a=b; Secure; HttpOnly; Path=/"),
+        # A name is what it would come back by.
+        (b"=b; Path=/", b"=b; Path=/box/8080/", None),
+        (b"b; Path=/", b"b; Path=/box/8080/", None),
+    ],
+)
+def test_cookies_with_a_jar(said: bytes, below: bytes | None, wide: bytes | None) -> None:
+    expected = ([] if below is None else [below]) + ([] if wide is None else [JAR + wide])
+    assert with_jar(b"set-cookie", said) == expected
+
+
+def test_no_cookie_of_a_sandbox_with_a_jar_is_seen_by_another_by_its_own_name() -> None:
+    for said in (
+        b"a=b",
+        b"a=b; Path=/",
+        b"a=b; Path=/other/8080/",
+        b"__Host-a=b; Path=/; Secure",
+        b"a=b; Path=x",
+        b"=a=b",
+    ):
+        for out in with_jar.cookie(said):
+            morsel = out.decode()
+            assert morsel.startswith(JAR.decode()) or "; Path=/box/8080/" in morsel
 
 
 # ---- properties --------------------------------------------------------------------------------------------------
@@ -158,7 +210,7 @@ def test_an_absolute_url_of_its_own_is_what_its_path_is(path: str) -> None:
 @given(st.text("ab/:.?#@\\%;=_", max_size=20), st.sampled_from([b"location", b"content-location", b"set-cookie"]))
 def test_any_value_gives_one_and_never_a_line_more(text: str, name: bytes) -> None:
     value = text.encode()
-    out = rewriter(name, value)
+    (out,) = rewriter(name, value)
     assert b"\r" not in out
     assert b"\n" not in out
     if name == b"set-cookie":
