@@ -110,9 +110,11 @@ class Fields:
 class RequestHead:
     """A request's head. `length`: the body's length in bytes, or CHUNKED."""
 
-    __slots__ = ("fields", "length", "method", "target", "version")
+    __slots__ = ("fields", "keep", "length", "method", "target", "version")
 
-    def __init__(self, method: bytes, target: bytes, version: int, fields: Fields, length: int) -> None:
+    def __init__(
+        self, method: bytes, target: bytes, version: int, fields: Fields, length: int, keep: bool | None = None
+    ) -> None:
         self.method = method
         self.target = target
         """The request target as it was sent, untouched."""
@@ -120,6 +122,16 @@ class RequestHead:
         """10 or 11"""
         self.fields = fields
         self.length = length
+        self.keep = keeps_alive(fields, version) if keep is None else keep
+        """The connection may go on after it."""
+
+
+def keeps_alive(fields: Fields, version: int) -> bool:
+    """May the connection go on after this message (RFC 9112 section 9.3)?"""
+    if b"connection" not in fields:
+        return version == 11
+    tokens = fields.tokens(b"connection")
+    return b"close" not in tokens and (version == 11 or b"keep-alive" in tokens)
 
 
 class ResponseHead:
@@ -152,7 +164,7 @@ def read_similar(raw: bytes, before: RequestHead, fixed: frozenset[bytes]) -> Re
     length = before.length
     if length != CHUNKED and b"content-length" in fields:
         length = content_length(fields)
-    return RequestHead(method, target, version, fields, length)
+    return RequestHead(method, target, version, fields, length, before.keep)
 
 
 def read_request(raw: bytes) -> RequestHead:

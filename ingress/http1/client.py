@@ -323,7 +323,7 @@ class Client(Connection):
         self.count("", self.status)
         if self.state == BODY:
             self.linger()
-        elif self.closing or self._eof or self.core.draining:
+        elif self.closing or self._eof:
             self.close()
         else:
             self._next()
@@ -472,9 +472,11 @@ class Client(Connection):
             self._fail(Refusal(502, "sandbox_gone", "the sandbox was deleted"))
 
     def drain(self) -> None:
-        """The gateway is going: no request after the one under way."""
+        """The gateway is going: the next answer says that the connection ends with it."""
         self.plain = False
-        self.closing = True
+
+    def close_idle(self) -> None:
+        """The connection ends without another request, where none has begun."""
         if self.state == IDLE and not self._started:
             self.close()
 

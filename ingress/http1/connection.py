@@ -46,6 +46,7 @@ class Connection(asyncio.Protocol):
         "_buffer",
         "_eof",
         "_last",
+        "_line",
         "_outside",
         "_paused",
         "_secure",
@@ -92,6 +93,7 @@ class Connection(asyncio.Protocol):
         self._started = 0.0
         # The last header section and its head: most clients send the same one again, or nearly.
         self._block: bytes | None = None
+        self._line = b""
         self._last: RequestHead = cast("RequestHead", None)
 
     def serve(self, head: RequestHead, rest: bytes) -> bytes:
@@ -148,14 +150,18 @@ class Connection(asyncio.Protocol):
                 data = _EMPTY_LINES(b"", data, 1)  # passed over, all at once (RFC 9112 section 2.2)
                 continue
             line_end = data.find(b"\r\n")
-            block = data[line_end + 2 : end + 2]
+            line, block = data[:line_end], data[line_end + 2 : end + 2]
             try:
                 if end > self.core.limits.head_bytes:
                     raise BadHead("the request's head is too long", 431)
-                head = self._known(data[:line_end]) if block == self._block else None
-                if head is None:
-                    head = self._read(data[: end + 4])
-                    self._block, self._last = block, head
+                if block != self._block:
+                    head = self._last = self._read(data[: end + 4])
+                    self._block, self._line = block, line
+                elif line == self._line:
+                    head = self._last
+                else:
+                    head = self._last = self._known(line) or self._read(data[: end + 4])
+                    self._line = line
                 rest = data[end + 4 :]
                 data = self.serve(head, rest)
             except BadHead as fault:
@@ -173,7 +179,7 @@ class Connection(asyncio.Protocol):
         last = self._last
         if method not in _KNOWN or version != last.version or _TARGET(target) is None:
             return None
-        return RequestHead(method, target, version, last.fields, last.length)
+        return RequestHead(method, target, version, last.fields, last.length, last.keep)
 
     def _read(self, raw: bytes) -> RequestHead:
         if self._block is not None:

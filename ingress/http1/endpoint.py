@@ -65,13 +65,13 @@ class Endpoint:
 
     def give_back(self, upstream: Upstream) -> None:
         """Keep a connection for the next request, or close it where it isn't wanted."""
-        if not upstream.usable():
-            return
-        if self.retired or len(self.idle) >= self.core.limits.idle_per_endpoint or self.core.draining:
+        core = self.core
+        idle = self.idle
+        if self.retired or len(idle) >= core.limits.idle_per_endpoint or core.draining or not upstream.usable():
             upstream.close()
             return
-        upstream.idle_since = self.core.now
-        self.idle.append(upstream)
+        upstream.idle_since = core.now
+        idle.append(upstream)
 
     async def open(self) -> Upstream:
         """A new connection to an address that was checked. Refusal (502, 503, 504) where there is none."""
@@ -152,4 +152,9 @@ def published(sandbox: Sandbox, port: int) -> tuple[str, int]:
 
 def same_owner(before: Sandbox, after: Sandbox) -> bool:
     """Do the connections of `before` lead to `after`?"""
-    return before.host == after.host and before.incarnation == after.incarnation and before.port_map == after.port_map
+    return (
+        before.host == after.host
+        and before.incarnation == after.incarnation
+        and before.port_map == after.port_map
+        and before.addresses == after.addresses  # a pod made anew behind the name it had
+    )

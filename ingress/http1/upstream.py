@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, cast
 
 from ingress.answer import Answer
 from ingress.body import BadBody, ChunkedReader, framed, last_chunk
-from ingress.head import CHUNKED, UNTIL_CLOSE, BadHead, ResponseHead, read_response
-from ingress.headers import REWRITTEN, crossing_trailers, keeps_alive, response_head
+from ingress.head import CHUNKED, UNTIL_CLOSE, BadHead, ResponseHead, keeps_alive, read_response
+from ingress.headers import REWRITTEN, crossing_trailers, response_head
 
 if TYPE_CHECKING:
     from ingress.http1.client import Client
@@ -156,7 +156,7 @@ class Upstream(asyncio.Protocol):
 
     def _head(self, client: Client, data: bytes) -> None:
         end = data.find(b"\r\n\r\n") + 4
-        if max(end, len(data) if end < 4 else 0) > self.endpoint.core.limits.head_bytes:
+        if (end if end >= 4 else len(data)) > self.endpoint.core.limits.head_bytes:
             self._lie(client, "its response head is too long")
             return
         if end < 4:
