@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ingress.refusal import Refusal
 from policies.address import AddressError, format_address, parse_address
+from policies.special import AddressClass, classify
 
 if TYPE_CHECKING:
     from ingress.head import Fields
@@ -18,7 +19,8 @@ AGENT_HEADERS = frozenset(
 )
 _LABEL = re.compile(rb"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _PORT = re.compile(rb"[1-9][0-9]{0,4}")
-_SECONDS = re.compile(rb"[0-9]{1,12}(?:\.[0-9]{0,12})?|\.[0-9]{1,12}")
+_SECONDS = re.compile(rb"(?:[0-9]{1,12}(?:\.[0-9]{0,12})?|\.[0-9]{1,12})(?:[eE][+-]?[0-9]{1,2})?")
+_STATUS = {"unknown_sandbox": 502, "unknown_port": 400}
 
 
 class AgentRoute(NamedTuple):
@@ -56,13 +58,37 @@ def read_agent_route(fields: Fields, most: float) -> AgentRoute:
     )
 
 
-def at_address(sandbox: Sandbox, address: str) -> Sandbox:
-    """The sandbox at the address that the caller chose among its own; 400 where it is none of them."""
-    if not address or address == sandbox.host:
-        return sandbox
-    if address not in sandbox.addresses:
-        raise _bad("X-Sandbox-Pod-IP is no address of this sandbox; leave it out")
-    return sandbox._replace(host=address)
+def place(sandbox: Sandbox, asked: AgentRoute, domain: str) -> tuple[Sandbox, bytes]:
+    """The sandbox at the address that is dialled, and the Host that the application is shown.
+
+    An address that the caller names is a hint: dialled where it is one of the sandbox's own. SDKs keep it for as long
+    as they get no 5xx, so one of a pod that is gone (400 would keep it for ever) or that we haven't heard of yet leads
+    to where the sandbox is known to be. 400 for a loopback, link-local, metadata, multicast or unspecified one.
+    domain: of the cluster, in the name of a sandbox; "": as the sandbox says.
+    """
+    addresses = sandbox.addresses
+    host = asked.address
+    if host and host not in addresses:
+        if host != sandbox.host and classify(parse_address(host)).address_class in _SHUT:
+            raise _bad("X-Sandbox-Pod-IP is not an address that a sandbox can have; leave it out")
+        host = ""
+    name = host or _named(sandbox, domain)
+    if not host and not sandbox.port_map:
+        host = addresses[0] if addresses else name  # no look-up, and no name server that is a moment behind
+    shown = sandbox.upstream_host.encode() or host_and_port(name, asked.port)
+    return (sandbox._replace(host=host) if host else sandbox), shown
+
+
+def in_the_routers_words(refusal: Refusal) -> Refusal:
+    """A refusal with the status that this wire's clients know for it.
+
+    404 would be a file that the sandbox doesn't have. They try GET, PUT and DELETE again after 502, 503 and 504, and
+    without Retry-After for three times as long as with it.
+    """
+    refusal.status = _STATUS.get(refusal.code, refusal.status)
+    if refusal.code == "not_ready":
+        refusal.retry_after = 0
+    return refusal
 
 
 def host_and_port(host: str, port: int) -> bytes:
@@ -70,11 +96,20 @@ def host_and_port(host: str, port: int) -> bytes:
     return (f"[{host}]:{port}" if ":" in host else f"{host}:{port}").encode()
 
 
+def _named(sandbox: Sandbox, domain: str) -> str:
+    """Its host; a service's name in the operator's cluster domain, since early controllers always say cluster.local."""
+    service, found, _ = sandbox.host.partition(".svc.")
+    return f"{service}.svc.{domain}" if domain and found else sandbox.host
+
+
 def _once(fields: Fields, name: bytes) -> bytes | None:
     values = fields.all(name)
     if len(values) > 1:
         raise _bad(f"more than one {name.decode()} header; send it once")
     return values[0] if values else None
+
+
+_SHUT = (AddressClass.SPECIAL, AddressClass.NEVER)
 
 
 def _timeout(fields: Fields, most: float) -> float:

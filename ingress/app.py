@@ -147,9 +147,12 @@ class Worker:
     # -- parts -----------------------------------------------------------------------------------------------------
     def _gate_settings(self) -> GateSettings:
         config = self._config
-        if config.agent is None:
+        agent = config.agent
+        if agent is None:
             return GateSettings(config.ways, not config.admin_only, config.route_cookie)
-        return GateSettings(frozenset((AGENT,)), not config.admin_only, False, config.agent.token, config.agent.timeout)
+        return GateSettings(
+            frozenset((AGENT,)), not config.admin_only, False, agent.token, agent.timeout, agent.cluster_domain
+        )
 
     def _listen_to_signals(self, loop: asyncio.AbstractEventLoop) -> None:
         from ingress.master import DRAIN, NOW, RELOAD, RETIRE

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from ingress.flags import ConfigError, Reader, safe, truth, whole
+from ingress.flags import ConfigError, Reader, networks, safe, truth, whole
 from ingress.limits import Limits
 from ingress.providers import TYPES, ProviderSettings
 from ingress.settings import FLAGS, LEVELS, MODES
@@ -36,7 +36,7 @@ class AgentRouter(NamedTuple):
 
     token: str  # the bearer token callers need; "": none, on purpose
     timeout: float  # seconds, the most that a caller may ask for
-    cluster_domain: str
+    cluster_domain: str  # "": as the sandboxes say
 
 
 class Config(NamedTuple):
@@ -85,6 +85,7 @@ def from_args(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
     ways = _ways(*read.find("mode")) if mode != "agent-sandbox" else frozenset()
     agent = None if ways else _agent(environ)
     warnings = read.warn_unknown()
+    trusted = read.networks("trusted-proxies")
     if read.given("namespace"):
         warnings.append("--namespace is accepted and ignored; --watch-namespaces narrows what is watched")
     certificate, key = read.path("tls-cert"), read.path("tls-key")
@@ -106,6 +107,8 @@ def from_args(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
     limits = _limits(read)
     if agent is not None:
         limits = _agent_limits(limits, read, environ)
+        trusted = trusted or networks("TRUSTED_PROXY_CIDRS", environ.get("TRUSTED_PROXY_CIDRS", "").strip())
+        warnings += _agent_warnings(agent, environ)
     return Config(
         mode=mode,
         ways=ways,
@@ -119,7 +122,7 @@ def from_args(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
         tls_cert=certificate,
         tls_key=key,
         proxy_protocol_from=read.networks("proxy-protocol-from"),
-        trusted_proxies=read.networks("trusted-proxies"),
+        trusted_proxies=trusted,
         handover=_socket_path(read),
         provider_type=provider,
         provider=ProviderSettings(
@@ -237,6 +240,16 @@ def _limits(read: Reader) -> Limits:
 
 
 # -- agent-sandbox's router ----------------------------------------------------------------------------------------
+_AGENT_WAIT = 2.0
+"""Seconds for a sandbox that its client has seen ready a moment before we do: its POSTs are not tried again."""
+_SHORT = 16
+_NOT_HERE = (
+    "WEBSOCKET_MAX_LIFETIME_SECONDS",
+    "WEBSOCKET_MAX_CONNECTIONS_PER_CLIENT",
+    "WEBSOCKET_MAX_MESSAGE_BYTES",
+)
+
+
 def _agent(environ: Mapping[str, str]) -> AgentRouter:
     """Its variables, as its own program reads them."""
 
@@ -249,20 +262,47 @@ def _agent(environ: Mapping[str, str]) -> AgentRouter:
     open_door = truth("ALLOW_UNAUTHENTICATED_ROUTER", text("ALLOW_UNAUTHENTICATED_ROUTER") or "false")
     if not token and not open_door:
         raise ConfigError("ROUTER_AUTH_TOKEN", "is not set; set it, or ALLOW_UNAUTHENTICATED_ROUTER=true on purpose")
-    seconds = text("PROXY_TIMEOUT_SECONDS") or "180"
-    if not re.fullmatch(r"[0-9]{1,7}(\.[0-9]{1,9})?", seconds) or not float(seconds) > 0:
-        raise ConfigError("PROXY_TIMEOUT_SECONDS", f"'{safe(seconds)}' is not a number of seconds above 0")
-    domain = text("CLUSTER_DOMAIN").strip(".") or "cluster.local"
-    if not re.fullmatch(r"(?=.{1,200}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", domain):
+    timeout = _agent_seconds("PROXY_TIMEOUT_SECONDS", text("PROXY_TIMEOUT_SECONDS") or "180")
+    if not timeout:
+        raise ConfigError("PROXY_TIMEOUT_SECONDS", "is 0; write a number of seconds above it")
+    domain = text("CLUSTER_DOMAIN").strip(".")
+    if domain and not re.fullmatch(
+        r"(?=.{1,200}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", domain
+    ):
         raise ConfigError("CLUSTER_DOMAIN", f"'{safe(domain)}' is not a domain name; write it like cluster.local")
-    return AgentRouter(token, float(seconds), domain)
+    return AgentRouter(token, timeout, domain)
+
+
+def _agent_seconds(name: str, text: str) -> float:
+    if not re.fullmatch(r"[0-9]{1,7}(\.[0-9]{1,9})?", text):
+        raise ConfigError(name, f"'{safe(text)}' is not a number of seconds")
+    return float(text)
 
 
 def _agent_limits(limits: Limits, read: Reader, environ: Mapping[str, str]) -> Limits:
-    """Its pool's size is ours, unless our own flag says otherwise."""
+    """Its pool's size and its WebSockets' patience are ours, unless our own flags say otherwise."""
     text = environ.get("MAX_KEEPALIVE_CONNECTIONS", "").strip()
     if text:
         most = whole("MAX_KEEPALIVE_CONNECTIONS", text, 0, 1_000_000)
         if not read.given("idle-per-endpoint"):
             limits = limits._replace(idle_per_endpoint=most)
+    text = environ.get("WEBSOCKET_IDLE_TIMEOUT_SECONDS", "").strip()
+    if text:
+        idle = _agent_seconds("WEBSOCKET_IDLE_TIMEOUT_SECONDS", text)
+        if not read.given("tunnel-timeout"):
+            limits = limits._replace(tunnel_timeout=idle)
+    if not read.given("wait-ready"):
+        limits = limits._replace(wait_ready=_AGENT_WAIT)
     return limits
+
+
+def _agent_warnings(agent: AgentRouter, environ: Mapping[str, str]) -> list[str]:
+    warnings = []
+    if not agent.token:
+        warnings.append("ALLOW_UNAUTHENTICATED_ROUTER: whoever reaches this port reaches every sandbox")
+    elif len(agent.token) < _SHORT:
+        warnings.append(f"ROUTER_AUTH_TOKEN has fewer than {_SHORT} characters and might be guessed; make it random")
+    unknown = [name for name in _NOT_HERE if environ.get(name, "").strip() not in ("", "0")]
+    if unknown:
+        warnings.append("variables of agent-sandbox's router that have no meaning here, ignored: " + ", ".join(unknown))
+    return warnings

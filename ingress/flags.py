@@ -147,14 +147,7 @@ class Reader:
 
     def networks(self, name: str) -> tuple[Network, ...]:
         """Comma-separated prefixes or addresses."""
-        where, text = self.find(name)
-        found = []
-        for part in listed(where, text):
-            try:
-                found.append(parse_network(part))
-            except AddressError as error:
-                raise ConfigError(where, f"'{safe(part)}': {error}") from None
-        return tuple(dict.fromkeys(found))
+        return networks(*self.find(name))
 
     def address(self, name: str) -> str:
         """A literal address to bind, without brackets; "" for every address, v4 and v6."""
@@ -198,6 +191,17 @@ def listed(where: str, text: str) -> list[str]:
     if text and not any(parts):
         raise ConfigError(where, "holds only commas; write values between them, or leave it out")
     return [part for part in parts if part]
+
+
+def networks(where: str, text: str) -> tuple[Network, ...]:
+    """Comma-separated prefixes or addresses."""
+    found = []
+    for part in listed(where, text):
+        try:
+            found.append(parse_network(part))
+        except AddressError as error:
+            raise ConfigError(where, f"'{safe(part)}': {error}") from None
+    return tuple(dict.fromkeys(found))
 
 
 def truth(where: str, text: str) -> bool:

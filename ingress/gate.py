@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ingress import browser
 from ingress.access import ACCESS_HEADER, KeyRing
-from ingress.agentwire import AGENT_HEADERS, at_address, host_and_port, read_agent_route
+from ingress.agentwire import AGENT_HEADERS, in_the_routers_words, place, read_agent_route
 from ingress.door import Door
 from ingress.prefix import jar
 from ingress.refusal import Refusal
@@ -65,6 +65,8 @@ class GateSettings(NamedTuple):
     """agent-sandbox: the bearer token that callers need; "": none, on purpose."""
     router_timeout: float = 180.0
     """agent-sandbox: the most seconds a caller may ask for."""
+    cluster_domain: str = ""
+    """agent-sandbox: the domain of the services' names; "": as the sandboxes say."""
 
 
 class Admission(NamedTuple):
@@ -385,14 +387,17 @@ class Gate:
         if self.settings.router_token:
             self._door.bearer(fields, self.settings.router_token, client, now)
         asked = read_agent_route(fields, self.settings.router_timeout)
-        entry = self._routes.find_in(asked.namespace, asked.sandbox)
-        if entry is None:
-            self._door.missed(client, now)
-            raise _unknown(f"there is no sandbox of this name in namespace {asked.namespace}", asked.sandbox)
-        sandbox = at_address(self._usable(entry, asked.port, client, now), asked.address)
+        try:
+            entry = self._routes.find_in(asked.namespace, asked.sandbox)
+            if entry is None:
+                self._door.missed(client, now)
+                raise _unknown(f"there is no sandbox {asked.sandbox} in namespace {asked.namespace}", asked.sandbox)
+            entry = self._usable(entry, asked.port, client, now)
+        except Refusal as refusal:
+            raise in_the_routers_words(refusal) from None
+        sandbox, shown = place(entry, asked, self.settings.cluster_domain)
         route = Route(asked.sandbox, asked.port)
         proof = self._access(head, sandbox, route, authority, client, now) if sandbox.token.strip() else inf
-        shown = sandbox.upstream_host.encode() or host_and_port(sandbox.host, asked.port)
         admission = Admission(
             sandbox, asked.port, target, b"", b"", _renews(fields), "", shown, asked.timeout, asked.sandbox
         )

@@ -153,8 +153,8 @@ def usage() -> str:
     lines += [
         "",
         "With --mode agent-sandbox the variables of Kubernetes agent-sandbox's router count too: ROUTER_AUTH_TOKEN,",
-        "ALLOW_UNAUTHENTICATED_ROUTER, PROXY_TIMEOUT_SECONDS [180], CLUSTER_DOMAIN [cluster.local] and",
-        "MAX_KEEPALIVE_CONNECTIONS.",
+        "ALLOW_UNAUTHENTICATED_ROUTER, PROXY_TIMEOUT_SECONDS [180], CLUSTER_DOMAIN, MAX_KEEPALIVE_CONNECTIONS,",
+        "TRUSTED_PROXY_CIDRS and WEBSOCKET_IDLE_TIMEOUT_SECONDS; and --wait-ready is 2s.",
         "",
         EXAMPLES.rstrip(),
         "",

@@ -205,7 +205,35 @@ def test_agent_sandbox_mode_reads_the_routers_variables() -> None:
     assert config.limits.idle_per_endpoint == 50
     assert read("--mode=agent-sandbox", "--port=1", ROUTER_AUTH_TOKEN="t").port == 1
     static = read("--mode=agent-sandbox", "--provider-type=static", ALLOW_UNAUTHENTICATED_ROUTER="true")
-    assert (static.provider_type, static.agent) == ("static", AgentRouter("", 180.0, "cluster.local"))
+    assert (static.provider_type, static.agent) == ("static", AgentRouter("", 180.0, ""))
+
+
+def test_agent_sandbox_mode_goes_on_with_a_deployment_as_it_is() -> None:
+    carried = {
+        "ROUTER_AUTH_TOKEN": " 0123456789abcdef\n",
+        "TRUSTED_PROXY_CIDRS": "10.128.0.0/14, 192.0.2.1",
+        "WEBSOCKET_IDLE_TIMEOUT_SECONDS": "0",
+        "WEBSOCKET_MAX_LIFETIME_SECONDS": "86400",
+        "WEBSOCKET_MAX_CONNECTIONS_PER_CLIENT": "0",
+    }
+    config = read("--mode=agent-sandbox", **carried)
+    assert config.agent is not None
+    assert config.agent.token == "0123456789abcdef"
+    assert [str(network) for network in config.trusted_proxies] == ["10.128.0.0/14", "192.0.2.1"]
+    assert (config.limits.tunnel_timeout, config.limits.wait_ready) == (0, 2)
+    assert [line.rpartition(": ")[2] for line in config.warnings] == ["WEBSOCKET_MAX_LIFETIME_SECONDS"]
+    ours = read(
+        "--mode=agent-sandbox", "--trusted-proxies=::1", "--tunnel-timeout=5", "--wait-ready=0",
+        "--idle-per-endpoint=3", MAX_KEEPALIVE_CONNECTIONS="4", **carried,
+    )  # fmt: skip
+    assert [str(network) for network in ours.trusted_proxies] == ["::1"]
+    assert (ours.limits.tunnel_timeout, ours.limits.wait_ready, ours.limits.idle_per_endpoint) == (5, 0, 3)
+
+
+def test_agent_sandbox_mode_warns_of_an_open_door() -> None:
+    assert "every sandbox" in read("--mode=agent-sandbox", ALLOW_UNAUTHENTICATED_ROUTER="on").warnings[0]
+    assert "might be guessed" in read("--mode=agent-sandbox", ROUTER_AUTH_TOKEN="short").warnings[0]
+    assert read("--mode=agent-sandbox", ROUTER_AUTH_TOKEN="0123456789abcdef").warnings == ()
 
 
 def test_agent_sandbox_mode_needs_a_token_or_a_word() -> None:
@@ -222,6 +250,8 @@ def test_agent_sandbox_mode_needs_a_token_or_a_word() -> None:
         ("CLUSTER_DOMAIN", "a b"),
         ("CLUSTER_DOMAIN", "-x"),
         ("MAX_KEEPALIVE_CONNECTIONS", "lots"),
+        ("TRUSTED_PROXY_CIDRS", "10.0.0.0/33"),
+        ("WEBSOCKET_IDLE_TIMEOUT_SECONDS", "inf"),
         ("ALLOW_UNAUTHENTICATED_ROUTER", "perhaps"),
     ],
 )
