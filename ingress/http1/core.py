@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from ingress.stats import Stats
     from ingress.targets import Targets
 
+LAST_REQUEST = 1.0
+"""Seconds that a client's idle connection is left open when draining: to close it at once could cross a request that is
+on its way (RFC 9112 section 9.6); who is busy asks within that time, and is told in the answer."""
+
 
 class Renews(Protocol):
     """Who is told that a sandbox is in use."""
@@ -232,9 +236,12 @@ class Gateway:
             client.drain()
         for tunnel in list(self.tunnels):
             tunnel.going_away()
-        deadline = self._loop.time() + seconds
-        while (self.clients or self.tunnels) and self._loop.time() < deadline:  # noqa: ASYNC110  # once in a life
+        began = self._loop.time()
+        while (self.clients or self.tunnels) and self._loop.time() < began + seconds:
             await asyncio.sleep(0.05)
+            if self._loop.time() > began + LAST_REQUEST:
+                for client in list(self.clients):
+                    client.close_idle()
         for client in list(self.clients):
             client.abort()
         for tunnel in list(self.tunnels):

@@ -266,3 +266,25 @@ def test_a_successor_may_have_another_port(start_gateway: Any, tmp_path: Path) -
     assert new.get("/status.ok").status == 200
     with socket.socket() as sock:
         assert sock.connect_ex(("127.0.0.1", old.port)) != 0
+
+
+def test_who_keeps_its_connection_is_told_before_it_ends(start_gateway: Any, origin: Any, tmp_path: Path) -> None:
+    """A busy client's next answer says `Connection: close`; its connection isn't closed under a request on its way."""
+    path = str(tmp_path / "handover.sock")
+    old = start_gateway(BOX, ["--handover", path])
+    busy = http.client.HTTPConnection("127.0.0.1", old.port, timeout=20)
+    idle = http.client.HTTPConnection("127.0.0.1", old.port, timeout=20)
+    for connection in (busy, idle):
+        connection.request("GET", origin.path())
+        connection.getresponse().read()
+    again(start_gateway, path, old, 1)
+    old.says("another gateway serves now")
+    busy.request("GET", origin.path())
+    response = busy.getresponse()
+    assert response.status == 200
+    assert response.getheader("Connection") == "close"
+    assert response.read() == b"hello from /hello"
+    busy.close()
+    assert old.wait() == 0  # and who asks nothing more is not waited for
+    assert idle.sock.recv(1) == b""
+    idle.close()
