@@ -8,7 +8,7 @@ CODE := $(wildcard policies egress ingress lab demo bench tests)
 # How many times the ordinary number of examples `make fuzz` tries.
 FUZZ ?= 50
 
-.PHONY: help setup demo test lint pure real blackbox image test-kubernetes fuzz bench-dns bench-http format lock clean
+.PHONY: help setup demo test lint pure real blackbox image test-browser test-kubernetes fuzz bench-dns bench-http format lock clean
 
 help:
 	@echo "Sallyport: the guarded door of a sandbox."
@@ -23,6 +23,7 @@ help:
 	@echo "  make blackbox    the programs as a container runs them; root"
 	@echo "  make image       build the image and run it, with a Docker daemon of its own; root"
 	@echo "  make test-kubernetes  the gateway's providers against a real Kubernetes API server, built by Go once"
+	@echo "  make test-browser  the gateway in Chromium, with Vite, JupyterLab and noVNC, which it installs (a minute)"
 	@echo "  make fuzz        the property tests, FUZZ=$(FUZZ) times as many examples"
 	@echo "  make bench-dns   measure against dnsmasq and unbound; root, minutes; writes into docs/"
 	@echo "  make bench-http  measure the gateway against nginx, haproxy, Go, Node and Python proxies; minutes; writes into docs/"
@@ -54,6 +55,10 @@ pure real blackbox: setup
 
 image: setup
 	@tools/test-image
+
+test-browser: setup
+	@tools/setup-browser
+	@$(PYTHON_VENV) -m pytest tests/browser
 
 test-kubernetes: setup
 	@tools/test-kubernetes
