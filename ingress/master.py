@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ingress import handover
 from ingress.config import Config, ConfigError, fit, from_args
 from ingress.listeners import Listeners, StartError, open_port, shares, show
-from ingress.system import cores, die_with_parent, raise_file_limit
+from ingress.system import cores, die_with_parent, raise_file_limit, spare_memory
 
 if TYPE_CHECKING:
     import socket
@@ -153,10 +153,7 @@ class Master:
         self._inherited = [wake_read, wake_write]
         for warning in self._config.warnings:
             log.warn(warning)
-        import gc
-
-        gc.collect()
-        gc.freeze()  # the workers share these pages for as long as nobody writes to them
+        spare_memory()
         began = time.monotonic()
         for worker in self._workers:
             self._fork(worker)

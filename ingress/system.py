@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import resource
 import signal
@@ -31,10 +33,24 @@ def raise_file_limit() -> int:
     return soft if soft != resource.RLIM_INFINITY else 1 << 30
 
 
+def spare_memory() -> None:
+    """To be called before forking: what the start has used goes back, and what is kept is shared.
+
+    One arena for all threads (mallopt(3)), free pages back to the kernel (malloc_trim(3)), and the collector leaves
+    alone what there is, so that the workers share these pages for as long as nobody writes to them.
+    """
+    gc.collect()
+    gc.freeze()
+    library = ctypes.CDLL(None)
+    try:
+        library.mallopt(-8, 1)  # M_ARENA_MAX
+        library.malloc_trim(0)
+    except AttributeError:
+        pass  # a C library without these
+
+
 def die_with_parent(parent: int) -> None:
     """PR_SET_PDEATHSIG (prctl(2)): a worker whose master is gone drains and leaves."""
-    import ctypes
-
     ctypes.CDLL(None, use_errno=True).prctl(1, int(signal.SIGTERM), 0, 0, 0)
     if os.getppid() != parent:
         os._exit(0)
