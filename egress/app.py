@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import gc
 import sys
-from typing import TYPE_CHECKING, NamedTuple
 
 from egress import events as _events
 from egress.config import ConfigError
@@ -32,6 +31,7 @@ from egress.state import Handover
 from egress.supervisor import dns_ports
 from policies.matcher import compile_policy
 from policies.model import PolicyError
+from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from egress.config import Config

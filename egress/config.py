@@ -12,7 +12,6 @@ are packed bytes as everywhere, 4 or 16 of them, an IPv4-mapped IPv6 address as 
 from __future__ import annotations
 
 from os.path import normpath
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from egress.literals import (
     DIGITS,
@@ -28,13 +27,15 @@ from egress.literals import (
     split_port,
     unusable,
 )
+from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from typing import TypeVar
 
     from policies.address import Network
 
-T = TypeVar("T")
+    T = TypeVar("T")
 
 __all__ = ["Config", "ConfigError", "Endpoint", "Url", "from_env"]
 

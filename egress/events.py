@@ -12,13 +12,27 @@ Field names are those that OpenSandbox's tools read (`opensandbox.event`, `targe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from policies.values import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import Protocol
 
     from egress.config import Config
     from egress.log import Log
+
+    class Clock(Protocol):
+        """The part of the loop that this module needs."""
+
+        def now(self) -> float: ...
+        def call_later(self, seconds: float, callback: Callable[[], None]) -> object: ...
+
+    class Silence(Protocol):
+        """The targets of `log_skip.always`."""
+
+        def covers_name(self, name: str) -> bool: ...
+        def covers_address(self, text: str) -> bool: ...
+
 
 WINDOW = 10.0
 """Seconds for which repetitions are counted instead of told."""
@@ -27,20 +41,6 @@ KINDS = 1024
 TOLD = 50
 """Rules listed in one line at most."""
 _ROUND = 128  # lines told in one turn of the loop at most
-
-
-class Clock(Protocol):
-    """The part of the loop that this module needs."""
-
-    def now(self) -> float: ...
-    def call_later(self, seconds: float, callback: Callable[[], None]) -> object: ...
-
-
-class Silence(Protocol):
-    """The targets of `log_skip.always`."""
-
-    def covers_name(self, name: str) -> bool: ...
-    def covers_address(self, text: str) -> bool: ...
 
 
 def identity(config: Config) -> dict[str, object]:

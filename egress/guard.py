@@ -13,7 +13,6 @@ with the kernel goes through `Firewall`, which knows the namespace.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
 
 from egress.dns.interceptor import Interceptor
 from egress.dns.service import Service
@@ -24,6 +23,7 @@ from egress.firewall.tables import ACCEPTED
 from egress.state import Accepted
 from policies.matcher import Teach
 from policies.model import Action
+from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 import socket
-from typing import NamedTuple
 
 from policies.address import AddressError, Network, parse_network
+from policies.values import NamedTuple
 
 DIGITS = re.compile(r"[0-9]{1,9}")
 _LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"

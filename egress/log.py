@@ -18,7 +18,8 @@ import select
 import socket
 import stat
 import time
-from typing import TYPE_CHECKING
+
+from policies.values import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,12 +17,17 @@ import select
 import sys
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, TypeVar
+
+from policies.values import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any, TypeVar
 
-T = TypeVar("T")
+    T = TypeVar("T")
+    Items = list[Any]
+else:
+    Items = list
 
 _READ = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR | select.EPOLLRDHUP
 _WRITE = select.EPOLLOUT | select.EPOLLERR | select.EPOLLHUP
@@ -45,7 +50,7 @@ class Timer:
         return (self.when, self.order) < (other.when, other.order)
 
 
-class Gather(list[Any]):
+class Gather(Items):
     """What is ready among descriptors that are served together. `call` runs once in a turn that found any, behind the
     turn's callbacks, and has to empty the list."""
 

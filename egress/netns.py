@@ -12,12 +12,14 @@ import errno
 import os
 import socket
 import struct
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import TypeVar
 
-T = TypeVar("T")
+    T = TypeVar("T")
 
 NETLINK_ROUTE, NETLINK_SOCK_DIAG, NETLINK_NETFILTER = 0, 4, 12
 _CLONE_NEWNET = 0x40000000

@@ -7,16 +7,16 @@ what it resolves to opens nothing for the sandbox, and what no guard should ever
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
-
 from egress.dns.straight import Plain
 from egress.dns.upstream import Upstream
 from policies.address import AddressError, parse_address, unmap
 from policies.special import AddressClass, classify
+from policies.values import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
+    from typing import TypeVar
 
     from egress.dns.answer import Answer
     from egress.dns.upstream import Ports, Server
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from egress.guard import Guard
     from egress.loop import Loop
 
-T = TypeVar("T")
+    T = TypeVar("T")
 
 ENDPOINTS = 8  # that stand in the ruleset at a time; the oldest makes room
 PATIENCE = 10.0  # seconds a thread waits for the loop

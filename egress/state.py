@@ -13,10 +13,10 @@ from __future__ import annotations
 import json
 import os
 import struct
-from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 from egress.firewall.leases import Teaching
+from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -17,7 +17,8 @@ import signal
 import socket
 import sys
 import time
-from typing import TYPE_CHECKING, NamedTuple
+
+from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

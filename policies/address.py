@@ -7,7 +7,7 @@ An IPv4-mapped IPv6 address (RFC 4291, 2.5.5.2) is the IPv4 address inside, ever
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from policies.values import NamedTuple
 
 _MAPPED = b"\0" * 10 + b"\xff\xff"
 

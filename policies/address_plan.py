@@ -16,11 +16,11 @@ Three things beside the rules take part:
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, NamedTuple
 
 from policies.firstmatch import UNDECIDED, Entry, Outcome, PortSpace
 from policies.model import Action
 from policies.special import MAPPED_PREFIX, SPECIAL_BLOCKS, embedded
+from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -13,10 +13,10 @@ hundreds of megabytes; no list of rules that somebody writes comes near the boun
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, NamedTuple
 
 from policies.model import PolicyError
 from policies.ports import DOT_PORT, ECHO_NAMES, EVERYTHING, FULL, LAST_PORT, PortSet, Ranges
+from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

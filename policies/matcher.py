@@ -8,7 +8,6 @@ teaches are opened on the name's ports, after the explicit denials of addresses 
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from policies.address import unmap
 from policies.address_plan import AddressIndex, AddressRange
@@ -17,6 +16,7 @@ from policies.model import Action, Decision
 from policies.name_index import NameIndex
 from policies.ports import DOT_PORT, ECHO_NAMES, NOTHING
 from policies.special import AddressClass, classify
+from policies.values import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence

@@ -8,9 +8,9 @@ imports this before its first answer.
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
 
 from policies.ports import PortSet, Ranges, covered, format_ranges
+from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from policies.address import Network

@@ -11,9 +11,9 @@ URL parser of the WHATWG's, read it as an IPv4 address.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
 
 from policies.address import AddressError, Network, parse_address, parse_network
+from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -7,10 +7,9 @@ targets, each settled once, and deciding a name is one dictionary probe for the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from policies.firstmatch import UNDECIDED, Entry, Outcome, PortSpace, settle
 from policies.model import Action, Decision
+from policies.values import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Sequence

@@ -7,7 +7,11 @@ The one leniency, from the wire contract: a member that is null counts as absent
 from __future__ import annotations
 
 import re
-from typing import NamedTuple, NoReturn
+
+from policies.values import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 from policies.model import Action, NetworkPolicy, PolicyError, Rule
 from policies.name import Target, TargetError, parse_target, show

@@ -10,7 +10,7 @@ covers it. Port 0 is never opened, yet a denial of every port covers it, so that
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from policies.values import NamedTuple
 
 Ranges = tuple[tuple[int, int], ...]
 

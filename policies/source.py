@@ -12,7 +12,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import NoReturn
+
+from policies.values import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 from policies.model import PolicyError
 from policies.name import show

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from enum import Enum
-from typing import NamedTuple
 
 from policies.address import Network, parse_network, unmap
+from policies.values import NamedTuple
 
 
 class AddressClass(Enum):

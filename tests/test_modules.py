@@ -54,6 +54,7 @@ HEAVY = {
     "ssl",
     "subprocess",
     "tempfile",
+    "typing",
     "urllib",
     "yaml",
 }

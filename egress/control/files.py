@@ -12,9 +12,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING, NamedTuple
 
 from policies.model import PolicyError
+from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from policies.model import NetworkPolicy

@@ -17,11 +17,11 @@ from __future__ import annotations
 import os
 import stat
 import time
-from typing import TYPE_CHECKING, NamedTuple
 
 from egress.control.files import FileError, Stamp, look, read_regular
 from policies.address import AddressError, parse_address
 from policies.model import Action, PolicyError
+from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -7,11 +7,10 @@ laxer; only what was already accepted may stand in for it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
 from egress.config import ConfigError
 from policies.model import Action, NetworkPolicy, PolicyError
 from policies.parser import parse_policy, parse_target_list
+from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from egress.config import Config

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
 
 from egress.control.sources import Always
 from policies.matcher import CompiledPolicy, compile_policy
 from policies.model import NetworkPolicy
+from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable

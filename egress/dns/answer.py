@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import struct
 from operator import ge
-from typing import NamedTuple
 
 from egress.dns.wire import CNAME, IN, OPT, SOA, Record, WireError, name_text, new_tuple
+from policies.values import NamedTuple
 
 A, NS, PTR, MX, AAAA, SRV, NAPTR, DNAME, SVCB, HTTPS = 1, 2, 12, 15, 28, 33, 35, 39, 64, 65
 DAY = 86_400  # seconds: longer TTLs count as this

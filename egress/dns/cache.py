@@ -7,7 +7,8 @@ cached is still open. Where that ends early (a policy change, an evicted lease) 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, NamedTuple
+
+from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from egress.dns.straight import Plain

@@ -9,12 +9,14 @@ is closed when the last question on it is done, or when RETIRED others wait for 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Generic, TypeVar
+
+from policies.values import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
+    from egress.dns.question import Question
     from egress.loop import Gather, Loop
 
 POOL = 32  # sockets a server, each another random port
@@ -22,8 +24,6 @@ USES = 1024  # questions after which a socket is replaced
 AGE = 60.0  # seconds after which it is
 STRAYS = 16  # packets that answer nothing we asked, after which it is: somebody is guessing
 RETIRED = 64  # retired sockets a server that may wait for their last answers
-
-T = TypeVar("T")
 
 
 class Entropy:
@@ -45,7 +45,7 @@ class Entropy:
         return self._pool[at : at + 4]
 
 
-class Channel(Generic[T]):
+class Channel:
     """A connected UDP socket and the ids, two octets each, that are out on it."""
 
     __slots__ = ("born", "fd", "ids", "late", "receive", "retired", "send", "server", "sock", "strays", "uses")
@@ -55,7 +55,7 @@ class Channel(Generic[T]):
         self.fd = sock.fileno()  # -1 once closed
         self.send, self.receive = sock.send, sock.recv
         self.server = server
-        self.ids: dict[bytes, T] = {}
+        self.ids: dict[bytes, Question] = {}
         self.late: set[bytes] = set()  # ids whose question was settled elsewhere: their answers are no guesses
         self.uses = 0
         self.strays = 0
@@ -63,7 +63,7 @@ class Channel(Generic[T]):
         self.retired = False
 
 
-class Pool(Generic[T]):
+class Pool:
     """The sockets to one server. A channel that can be read is put into `ready`."""
 
     def __init__(
@@ -74,14 +74,14 @@ class Pool(Generic[T]):
         self._dial = dial
         self._ready = ready
         self._entropy = entropy
-        self._channels: list[Channel[T]] = []
-        self._retired: dict[Channel[T], None] = {}
+        self._channels: list[Channel] = []
+        self._retired: dict[Channel, None] = {}
 
     def __len__(self) -> int:
         """How many sockets are open, retired ones too."""
         return len(self._channels) + len(self._retired)
 
-    def take(self, now: float) -> tuple[Channel[T], bytes]:
+    def take(self, now: float) -> tuple[Channel, bytes]:
         """A channel for the next question, and an id that is free on it. Raises OSError where none can be opened."""
         channels = self._channels
         entropy = self._entropy.next()
@@ -98,7 +98,7 @@ class Pool(Generic[T]):
             ident = self._entropy.next()[:2]
         return channel, ident
 
-    def _another(self, now: float, number: int) -> Channel[T]:
+    def _another(self, now: float, number: int) -> Channel:
         try:
             return self._open(now)
         except OSError:
@@ -106,13 +106,13 @@ class Pool(Generic[T]):
                 raise
             return self._channels[number % len(self._channels)]  # out of descriptors: those that are open serve
 
-    def _open(self, now: float) -> Channel[T]:
-        channel: Channel[T] = Channel(self._dial(), self._server, now)
+    def _open(self, now: float) -> Channel:
+        channel: Channel = Channel(self._dial(), self._server, now)
         self._loop.add_gathered(channel.fd, self._ready, channel)
         self._channels.append(channel)
         return channel
 
-    def release(self, channel: Channel[T], ident: bytes, *, settled_here: bool) -> None:
+    def release(self, channel: Channel, ident: bytes, *, settled_here: bool) -> None:
         """The question with this id is done; unless its answer came on this channel, it may still come."""
         if channel.ids.pop(ident, None) is None:
             return
@@ -121,7 +121,7 @@ class Pool(Generic[T]):
         if channel.retired and not channel.ids:
             self.drop(channel)
 
-    def retire(self, channel: Channel[T]) -> None:
+    def retire(self, channel: Channel) -> None:
         """No new question uses it."""
         if channel.retired:
             return
@@ -144,7 +144,7 @@ class Pool(Generic[T]):
             self.drop(channel)
         self._channels.clear()
 
-    def drop(self, channel: Channel[T]) -> None:
+    def drop(self, channel: Channel) -> None:
         """Close it; what is out on it has to be asked elsewhere."""
         self._retired.pop(channel, None)
         channel.ids.clear()

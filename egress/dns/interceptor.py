@@ -9,14 +9,13 @@ CDNs are), but an explicit deny of a link stops it. Addresses that a name may ne
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
 from egress.dns import wire
 from egress.dns.answer import scrub_svcb
 from egress.dns.cache import ENTRY, RECORD, Cache, Entry
 from egress.dns.wire import new_tuple
 from policies.matcher import Teach
 from policies.model import Action
+from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable

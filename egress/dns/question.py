@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from policies.values import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from egress.dns.channels import Channel
     from egress.dns.stream import Stream
     from policies.ports import PortSet
@@ -32,7 +34,7 @@ class Question:
         self.asked = now
         self.tried = 0  # bit mask of servers
         self.waiters: list[Any] = []
-        self.places: list[tuple[Channel[Question], bytes]] = []
+        self.places: list[tuple[Channel, bytes]] = []
 
 
 class Health:

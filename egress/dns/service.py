@@ -14,17 +14,17 @@ decided again under the policy that then holds: an answer decided under an old p
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
-
 from egress.dns import wire
 from egress.dns.interceptor import DENIED_TTL, Ask, Interceptor, Outcome
 from egress.dns.straight import LONGEST, Plain, Shapes
 from egress.dns.wire import PLAIN, new_tuple
 from egress.firewall.leases import Full
+from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterable, Sequence
+    from typing import Any
 
     from egress.dns.answer import Answer
     from egress.dns.question import Question

@@ -10,10 +10,10 @@ what it brings, and the tests hold it against the careful readers, octet for oct
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
 
 from egress.dns.answer import AAAA, DAY, A, Answer
 from egress.dns.wire import HEADER, IN, OPT, SIZE, Record, Template, new_tuple, reply_flags
+from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from egress.dns.wire import Query

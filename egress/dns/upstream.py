@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import socket
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 from egress.dns.answer import parse_answer
 from egress.dns.channels import STRAYS, Channel, Entropy, Pool
@@ -24,9 +23,11 @@ from egress.dns.straight import Plain, read_answer
 from egress.dns.stream import Stream
 from egress.dns.wire import WireError, ask
 from egress.loop import Gather
+from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from egress.dns.answer import Answer
     from egress.loop import Loop
@@ -84,7 +85,7 @@ class Upstream:
         self._all = (1 << len(servers)) - 1
         self._entropy = Entropy()
         self._ready = Gather(on_ready)
-        self._pools: list[Pool[Question]] = []
+        self._pools: list[Pool] = []
         for index in range(len(servers)):
             self._pools.append(Pool(loop, index, self._dialler(index), self._ready, self._entropy))
         self._flying: dict[tuple[str, int], Question] = {}
@@ -252,9 +253,7 @@ class Upstream:
             self._finished = []
         return finished
 
-    def _read(
-        self, channel: Channel[Question], question: Question, data: bytes, now: float, finished: list[Answered]
-    ) -> None:
+    def _read(self, channel: Channel, question: Question, data: bytes, now: float, finished: list[Answered]) -> None:
         """A packet with the id of `question`, read carefully."""
         server = channel.server
         try:
@@ -299,7 +298,7 @@ class Upstream:
             if not self._woken:
                 self._wake()
 
-    def _stray(self, channel: Channel[Question], data: bytes) -> None:
+    def _stray(self, channel: Channel, data: bytes) -> None:
         """Not an answer to anything we asked. A port that is guessed at is given up; late answers are no guesses."""
         if len(data) > 12 and data[:2] in channel.late:
             channel.late.discard(data[:2])
@@ -313,13 +312,13 @@ class Upstream:
         for question in exposed:
             self._over_tcp(question, channel.server)
 
-    def _refused(self, channel: Channel[Question]) -> None:
+    def _refused(self, channel: Channel) -> None:
         """ICMP said so (ECONNREFUSED and the like): no need to wait for time-outs."""
         abandoned = list(channel.ids.values())
         self._pools[channel.server].retire(channel)
         self._elsewhere(abandoned, channel.server)
 
-    def _abandon(self, channel: Channel[Question]) -> None:
+    def _abandon(self, channel: Channel) -> None:
         """As `_refused`, but not before what is going on has come to its end."""
         questions = list(channel.ids.values())
         self._pools[channel.server].retire(channel)
@@ -339,7 +338,7 @@ class Upstream:
             elif question.failed == self._all and question.stage == 2:
                 self._report(question, None)  # before that it may be a resolver that is being restarted
 
-    def _finish(self, question: Question, channel: Channel[Question] | None) -> None:
+    def _finish(self, question: Question, channel: Channel | None) -> None:
         """It is settled, by what came on `channel` where that is given."""
         question.done = True
         key = (question.name, question.qtype)

@@ -13,7 +13,8 @@ inside a label is \\046, so a dot in the text is always a separator.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+
+from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,8 @@ flattened into disjoint ranges, and a map leads from a range to the chain of its
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING
+
+from policies.values import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import struct
-from typing import TYPE_CHECKING
 
 from egress.firewall.nfnetlink import (
     CREATE,
@@ -30,6 +29,7 @@ from egress.firewall.nfnetlink import (
     u32,
 )
 from egress.firewall.tables import TABLE, TOP
+from policies.values import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import socket

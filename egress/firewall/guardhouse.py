@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import TYPE_CHECKING
 
 from egress.firewall import FirewallError, devices, nft
 from egress.firewall.lastdoor import COUNTER, netdev
@@ -18,6 +17,7 @@ from egress.firewall.ruleset import learned_set, lockdown, neighbours, render, r
 from egress.firewall.standing import counter, inventory, judge, snapshot
 from egress.firewall.tables import TABLE, Site
 from egress.netns import NETLINK_NETFILTER, Exemption, Namespace
+from policies.values import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

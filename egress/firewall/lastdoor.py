@@ -7,10 +7,9 @@ a packet's mark.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from egress.firewall.addressmap import chain, show
 from egress.firewall.tables import TABLE, TOP, Site, class_id, gone, named_set
+from policies.values import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from egress.netns import Exemption

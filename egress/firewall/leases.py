@@ -16,7 +16,8 @@ about every address again: an address survives a policy change when one of its n
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, NamedTuple
+
+from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -10,7 +10,6 @@ acknowledgements are in the socket when send() returns.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
 
 from egress.firewall import FirewallError
 from egress.firewall.nfnetlink import (
@@ -36,6 +35,7 @@ from egress.firewall.nfnetlink import (
     walk,
 )
 from egress.netns import NETLINK_NETFILTER, Namespace
+from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import socket

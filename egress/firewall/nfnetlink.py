@@ -8,9 +8,9 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from typing import TYPE_CHECKING
 
 from egress.firewall import FirewallError, SetFull
+from policies.values import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import socket

@@ -16,9 +16,9 @@ Pure: text in, text out. The text is `ruleset.render`'s.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
 
 from egress.firewall.tables import TABLE, WHOLE, Inventory
+from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -24,8 +24,6 @@ moment of a replacement.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
 from egress.firewall.addressmap import AddressMap, Chains, chain, port_rules, show
 from egress.firewall.cuttable import cut_table
 from egress.firewall.lastdoor import netdev
@@ -43,6 +41,7 @@ from egress.firewall.tables import (
     named_set,
 )
 from egress.netns import Exemption
+from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -7,7 +7,6 @@ it is looked at again while serving, because somebody may remove tables that he 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, NamedTuple
 
 from egress.firewall.nfnetlink import (
     DUMP,
@@ -28,6 +27,7 @@ from egress.firewall.nfnetlink import (
     u32,
 )
 from egress.firewall.tables import TABLE, Inventory
+from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import socket
