@@ -177,6 +177,9 @@ class FakeKubernetes:
             at = parts.index("namespaces")
             namespace = parts[at + 1]
             del parts[at : at + 2]
+        if parts[1] == "apis" and namespace and "/".join(parts[2:-1]) in self.served:
+            item = self.objects.get((namespace, parts[-1]))
+            return web.json_response(item or status(404, "not found"), status=200 if item else 404)
         if parts[1] != "apis" or "/".join(parts[2:]) not in self.served:
             return web.json_response(status(404, "the server could not find the requested resource"), status=404)
         return await (self._watch(request, namespace) if what == "watch" else self._list(request, namespace))
