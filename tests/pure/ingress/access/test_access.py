@@ -56,6 +56,17 @@ def test_everything_that_is_signed_counts() -> None:
         assert not ring.verify("box", 80, e, wrong, 0.0)
 
 
+def test_no_secret_stands_in_for_a_key_that_is_not_there() -> None:
+    ring = KeyRing({"a": b"one"})
+    for stand_in in (b"", b"\0", b"\0" * 32, b"\0" * 64):
+        made = reference_signature(stand_in, "z", "box", 80, base36(1000))
+        assert not ring.verify("box", 80, base36(1000), made, 0.0)
+        assert not KeyRing().verify("box", 80, base36(1000), made, 0.0)
+    assert KeyRing({"z": b"\0" * 32}).verify(
+        "box", 80, base36(1000), reference_signature(b"\0" * 32, "z", "box", 80, base36(1000)), 0.0
+    ), "the control"
+
+
 def test_keys_are_rotated_by_two_ids_at_once() -> None:
     old, both, new = KeyRing({"a": b"old"}), KeyRing({"a": b"old", "b": b"new"}), KeyRing({"b": b"new"})
     before, after = old.sign("a", "box", 80, 99), both.sign("b", "box", 80, 99)

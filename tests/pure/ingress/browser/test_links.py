@@ -219,6 +219,13 @@ def test_i6_a_cookie_is_for_one_sandbox_one_port_one_time_one_token(house: House
     assert version == "v1"
 
 
+def test_no_secret_stands_in_for_a_key_that_is_not_there(house: House) -> None:
+    message = f"v1\nsallyport cookie\nsafe\n8080\n{int(NOW) + 600}\nthe token".encode()
+    for stand_in in (b"", b"\0" * 32):
+        forged = f"v1.{ROUTE.expires}.z.{hmac.new(stand_in, message, sha256).hexdigest()}"
+        assert house.status(ask("/safe/8080/", f"Cookie: sallyport-access={forged}")) == 401
+
+
 def test_a_cookie_ends_with_its_key(house: House) -> None:
     cookie = f"Cookie: {cookie_of(enter(house))}"
     secret = KEYS.secret("b")

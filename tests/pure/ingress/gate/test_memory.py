@@ -10,7 +10,7 @@ from ingress.gate import Admission, Reply
 from ingress.head import Fields, RequestHead
 from ingress.refusal import Refusal
 from ingress.routes import Sandbox
-from tests.pure.ingress.gate.asking import KEYS, NOW, House, ask, signed
+from tests.pure.ingress.gate.asking import CLIENT, KEYS, NOW, House, ask, signed
 
 ROUTE = signed()
 BRIEF = signed(until=NOW + 30)
@@ -145,6 +145,62 @@ def test_a_section_that_differs_in_what_is_not_looked_at_shares_the_memory(
         assert first == second
     old.throttle.close()
     new.throttle.close()
+
+
+def follow(house: House, first: str, second: str, *lines: str) -> Told:
+    """What the second target is answered on a connection that had the first let in, with the same header section."""
+    fields = ask(first, *lines).fields
+    house.admit(RequestHead(b"GET", first.encode(), 11, fields, 0))
+    return told(house, RequestHead(b"GET", second.encode(), 11, fields, 0), CLIENT)
+
+
+DENIED = (401, "access_denied")
+WRONG = ROUTE._replace(signature="00000000a")
+TOKEN = "OpenSandbox-Secure-Access: the token"
+
+
+def test_a_right_signature_proves_itself_only(house: House) -> None:
+    for stale in (False, True):  # memories, for the routes have changed
+        for other in (WRONG, ROUTE._replace(port=8081), ROUTE._replace(expires=BRIEF.expires)):
+            fields = ask().fields
+            house.admit(RequestHead(b"GET", ROUTE.path.encode(), 11, fields, 0))
+            if stale:
+                house.routes.put(Sandbox("new", f"10.0.{other.port}.9"))
+            assert told(house, RequestHead(b"GET", other.path.encode(), 11, fields, 0), CLIENT) == DENIED
+        assert follow(house, ROUTE.path, "/safe/8080/") == DENIED
+    assert isinstance(follow(house, ROUTE.path, BRIEF.path), Admission), "the control"
+
+
+def test_a_known_prefix_is_no_longer_than_it_is(house: House) -> None:
+    longer = follow(house, "/box/80/x", "/box/800/x")
+    assert isinstance(longer, Admission)
+    assert (longer.port, longer.target) == (800, b"/x")
+    assert follow(house, "/box/80/x", "/box/80#x") == (400, "bad_route")
+    assert follow(house, ROUTE.path, ROUTE.path + "x") == DENIED
+
+
+def test_a_signed_part_is_cut_off_behind_a_known_prefix_too(house: House) -> None:
+    found = follow(house, "/safe/8080/x", ROUTE.path + "/x", TOKEN)
+    assert isinstance(found, Admission)
+    assert (found.prefix, found.target) == (ROUTE.path.encode(), b"/x")
+    bare = follow(house, "/box/80/x", "/box/80/tkuhsg/00000000a/x")
+    assert isinstance(bare, Admission)
+    assert bare.target == b"/tkuhsg/00000000a/x"
+
+
+def test_a_link_is_one_on_a_known_connection_too(house: House) -> None:
+    assert isinstance(follow(house, "/safe/8080/x", "/safe/8080" + ROUTE.link, TOKEN), Reply)
+    by_host = ["OpenSandbox-Ingress-To: safe-8080", TOKEN]
+    assert isinstance(follow(house, "/x", BRIEF.link, *by_host), Reply)
+
+
+def test_a_page_asked_for_again_after_a_form_sets_the_route_cookie() -> None:
+    house = House(route_cookie=True)
+    head = ask("/box/80/", "Accept: text/html", method="POST")
+    assert house.admit(head).set_cookie == b""
+    head.method = b"GET"
+    assert house.admit(head).set_cookie
+    house.throttle.close()
 
 
 def test_what_one_client_proved_another_has_to_prove(house: House) -> None:

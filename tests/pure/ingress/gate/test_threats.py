@@ -157,6 +157,16 @@ def test_i6_the_owner_is_never_locked_out(house: House) -> None:
     assert house.status(ask(signed().path), "203.0.113.99") == 0, "and get their turn"
 
 
+def test_i6_one_sandboxs_budget_is_not_anothers(house: House) -> None:
+    house.routes.put(Sandbox("other", "10.0.0.4", token="t"))
+    house.routes.put(Sandbox("third", "10.0.0.4", token="t", namespace="team"))
+    for number in range(70):
+        house.status(ask(signed()._replace(signature="00000000a").path), f"10.0.0.{number}")
+    assert 429 in {house.status(ask(signed().path), f"10.0.1.{number}") for number in range(10)}
+    for sandbox in ("other", "third"):
+        assert {house.status(ask(signed(sandbox).path), f"10.0.1.{number}") for number in range(10)} == {0}
+
+
 def test_i6_a_sandbox_that_is_known_by_two_names_has_one_budget(house: House) -> None:
     house.routes.candidates = lambda name: (name, name.lower())
     for number in range(60):
