@@ -18,7 +18,8 @@ _LARGEST = 1 << 22
 _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _FIELD = re.compile(_TOKEN + rb":[\t\x20-\x7e\x80-\xff]*")
 _REQUEST_LINE = re.compile(_TOKEN + rb" [\x21-\x7e]+ HTTP/1\.[01]")
-_STATUS_LINE = re.compile(rb"HTTP/1\.[01] [1-9][0-9][0-9] [\t\x20-\x7e\x80-\xff]*")
+# Without a reason servers leave its space out too; nobody reads that in another way.
+_STATUS_LINE = re.compile(rb"HTTP/1\.[01] [1-9][0-9][0-9](?: [\t\x20-\x7e\x80-\xff]*)?")
 _QUOTED = rb'"(?:[\t\x20\x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t\x20-\x7e\x80-\xff])*"'
 _CHUNK_LINE = re.compile(rb"[0-9A-Fa-f]{1,16}(?:[ \t]*;(?:[\t\x20\x21\x23-\x7e\x80-\xff]|" + _QUOTED + rb")*)?")
 Headers = list[tuple[bytes, bytes]]

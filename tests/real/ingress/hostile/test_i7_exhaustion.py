@@ -245,7 +245,7 @@ def test_i7_what_moves_is_not_cut(strict_gate: Gateway, start_origin: OriginFact
 def test_i7_a_fresh_connection_is_not_taken_for_an_idle_one(strict_gate: Gateway, start_origin: OriginFactory) -> None:
     """Time is looked at once a second: whenever that is, who has just come is served."""
     origin = start_origin()
-    for _ in range(150):
+    for _ in range(80):
         assert strict_gate.ask(to(origin, get())).status == 200
         wait(0.01)
 
