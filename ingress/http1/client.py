@@ -464,6 +464,7 @@ class Client(Connection):
             self._fail(refusal)
 
     def _proceed(self) -> None:
+        self.quiet = 0  # it was our own wait
         self.state = BODY if self._left or self._chunks is not None else ANSWER
 
     def sandbox_gone(self, sandbox: Sandbox) -> None:
@@ -524,7 +525,7 @@ class Client(Connection):
                     self._fail(Refusal(504, "stream_timeout", "the sandbox stopped sending"))
             else:
                 allowed = self.admission.timeout or limits.response_timeout
-                if allowed and quiet > max(allowed, 1.0) and self._upstream is not None:
+                if allowed and quiet >= max(allowed, 1.0) and self._upstream is not None:
                     self.core.stats.upstream_error("timeout")
                     self._fail(Refusal(504, "response_timeout", f"the sandbox did not answer within {allowed:g} s"))
 
