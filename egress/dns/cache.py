@@ -11,6 +11,8 @@ from collections import OrderedDict
 from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from egress.dns.straight import Plain
     from egress.dns.wire import Query, Template
 
@@ -37,15 +39,12 @@ class Cache:
     def __init__(self, capacity: int = CAPACITY, octets: int = OCTETS) -> None:
         # Not a dict: that walks over every slot a deletion left before it finds its oldest entry, 4 µs a time.
         self._entries: OrderedDict[tuple[str, int], Entry] = OrderedDict()
+        self.keys: Container[tuple[str, int]] = self._entries  # what there may be an entry for, ended ones too
         self._capacity = capacity
         self._free = self._octets = octets
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    def __contains__(self, key: tuple[str, int]) -> bool:
-        """Is there an entry, if only one that has ended."""
-        return key in self._entries
 
     def get(self, name: str, qtype: int, now: float) -> Entry | None:
         entry = self._entries.get((name, qtype))

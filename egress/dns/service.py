@@ -150,7 +150,7 @@ class Service:
         same = self._same.get
         shapes = self._shapes.known.get
         interceptor, upstream = self.interceptor, self.upstream
-        below, exact, cached = interceptor.below.get, interceptor.exact, interceptor.cache
+        below, exact, cached = interceptor.below.get, interceptor.exact, interceptor.cache.keys
         for _ in range(most):
             try:
                 data, address = recvfrom(4096)

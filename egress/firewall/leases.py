@@ -107,9 +107,17 @@ class Leases:
                 self._make_room(name, now)
             self._lingering.pop(packed, None)
             address = self._addresses[packed] = _Address()
-        known = address.names.get(name)
-        taught = until if known is None or until > known.until else known.until
-        self._teach(address, name, new_tuple(Teaching, (name, chain, ports, taught, now)))
+        names = address.names
+        known = names.get(name)
+        if known is None:
+            if len(names) >= NAMES_PER_ADDRESS or self._taught >= TEACHINGS or self._holders is not None:
+                self._make_place(names, name)
+            else:
+                self._taught += 1
+            names[name] = new_tuple(Teaching, (name, chain, ports, until, now))
+        else:
+            lasts = until if until > known.until else known.until
+            names[name] = new_tuple(Teaching, (name, chain, ports, lasts, now))
         if address.last is ports and address.until >= until:
             return None
         if address.opened.get(ports, 0.0) >= until:
@@ -145,19 +153,22 @@ class Leases:
             if len(self._addresses) >= self.capacity:
                 return
             address = self._addresses[packed] = _Address()
-        self._teach(address, teaching.name, teaching)
+        self._teach(address, teaching)
 
-    def _teach(self, address: _Address, name: str, teaching: Teaching) -> None:
-        """Remember why the address is open. That is bounded; what does not fit takes the place of the oldest."""
-        names = address.names
-        if name not in names:
-            if len(names) >= NAMES_PER_ADDRESS or (names and self._taught >= TEACHINGS):
-                del names[next(iter(names))]
-            else:
-                self._taught += 1
-            if self._holders is not None:
-                self._holders.add(name)
-        names[name] = teaching
+    def _teach(self, address: _Address, teaching: Teaching) -> None:
+        """Remember why the address is open."""
+        if teaching.name not in address.names:
+            self._make_place(address.names, teaching.name)
+        address.names[teaching.name] = teaching
+
+    def _make_place(self, names: dict[str, Teaching], name: str) -> None:
+        """For another reason why an address is open. That is bounded; it takes the place of the oldest."""
+        if len(names) >= NAMES_PER_ADDRESS or (names and self._taught >= TEACHINGS):
+            del names[next(iter(names))]
+        else:
+            self._taught += 1
+        if self._holders is not None:
+            self._holders.add(name)
 
     def _forget(self, packed: bytes) -> _Address:
         address = self._addresses.pop(packed)
@@ -266,7 +277,7 @@ class Leases:
                 if names:
                     kept = after._addresses[packed] = _Address()
                     for teaching in names.values():
-                        after._teach(kept, teaching.name, teaching)
+                        after._teach(kept, teaching)
                     kept.used = address.used
         return after
 
