@@ -27,6 +27,7 @@ from egress.firewall import FirewallError
 from egress.guard import Guard, Placement
 from egress.log import Log
 from egress.loop import Loop
+from egress.privileges import take_up
 from egress.state import Handover
 from egress.supervisor import dns_ports
 from policies.matcher import compile_policy
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from egress.firewall.guardhouse import Firewall
     from egress.firewall.neighbours import Redirect
     from egress.firewall.nflog import Denied
+    from egress.privileges import Held
     from egress.supervisor import Sockets
     from egress.webhook import Webhook
 
@@ -60,6 +62,7 @@ class Plan(NamedTuple):
     variables: Variables
     file: PolicyFile | None
     handover: Handover
+    held: Held | None = None  # what the supervisor gave up; None where it kept all
 
 
 def prepare(config: Config, firewall: Firewall, sockets: Sockets) -> Plan:
@@ -83,6 +86,8 @@ def prepare(config: Config, firewall: Firewall, sockets: Sockets) -> Plan:
 
 def work(plan: Plan) -> int:
     """Be a worker until stopped."""
+    if plan.held is not None:
+        take_up()
     gc.enable()
     # Each question in flight is a few objects that go by themselves; at the default of 700 they only set it off.
     gc.set_threshold(20_000, 20, 20)
@@ -233,7 +238,8 @@ class Worker:
         self._start_api()
         document = self.store.policy.to_document()
         self.events.loaded(str(document["defaultAction"]), document["egress"])  # type: ignore[arg-type]
-        for warning in (*self.config.warnings, *self.firewall.capabilities().shortcomings()):
+        held = self.plan.held.shortcomings() if self.plan.held is not None else ()
+        for warning in (*self.config.warnings, *self.firewall.capabilities().shortcomings(), *held):
             self.log.warn(warning)
         from egress.firewall.neighbours import redirects
 

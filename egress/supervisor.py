@@ -66,6 +66,10 @@ def serve(environ: Mapping[str, str]) -> int:
         from egress import app
 
         plan = app.prepare(config, firewall, sockets)
+        from egress import privileges
+        from egress.control.rulefiles import FOLDER
+
+        plan = plan._replace(held=privileges.settle(config.policy_file, FOLDER))
     except (ConfigError, StartError) as error:
         return _refuse(str(error), EXIT_CONFIG)
     except (FirewallError, OSError) as error:
