@@ -133,11 +133,12 @@ class Door:
         somebody's wrong one shuts nobody out.
         """
         sent = fields.all(b"authorization")
-        scheme, _, offered = sent[0].partition(b" ") if len(sent) == 1 else (b"", b"", b"")
-        if offered:
+        words = sent[0].split() if len(sent) == 1 else []
+        if len(words) == 2:
+            scheme, offered = words
             if not self._throttle.may_look(client, now) and not self._throttle.knows(client, _ROUTER, now):
                 raise throttled()
-            if hmac.compare_digest(offered.strip(b" "), token.encode()) and scheme.lower() == b"bearer":
+            if hmac.compare_digest(offered, token.encode()) and scheme.lower() == b"bearer":
                 self._throttle.succeeded(client, _ROUTER, now)
                 return
             self._throttle.failed(client, now)

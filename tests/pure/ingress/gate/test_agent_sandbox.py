@@ -161,7 +161,7 @@ def test_the_callers_time_out(router: House, text: str, seconds: float) -> None:
 def test_the_routers_token(router: House) -> None:
     guarded = House(frozenset(("agent-sandbox",)), router_token="s3cret")
     guarded.routes.put(Sandbox("box", "10.1.0.5"))
-    for right in ("Bearer s3cret", "bearer s3cret"):
+    for right in ("Bearer s3cret", "bearer s3cret", "Bearer \t s3cret"):
         assert guarded.status(ask("/", BOX, f"Authorization: {right}")) == 0
     for wrong in ("Bearer S3cret", "Basic s3cret", "s3cret", "Bearer", "Bearer s3cret x", ""):
         assert guarded.refused(ask("/", BOX, f"Authorization: {wrong}")).status == 401
