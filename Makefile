@@ -8,7 +8,7 @@ CODE := $(wildcard policies egress ingress lab demo bench tests)
 # How many times the ordinary number of examples `make fuzz` tries.
 FUZZ ?= 50
 
-.PHONY: help setup demo test lint pure real blackbox image test-browser test-kubernetes fuzz bench-dns bench-http format lock clean
+.PHONY: help setup demo test lint pure real blackbox image test-browser test-agent-sdk test-kubernetes fuzz bench-dns bench-http format lock clean
 
 help:
 	@echo "Sallyport: the guarded door of a sandbox."
@@ -22,6 +22,7 @@ help:
 	@echo "  make real        the tests with namespaces, nftables and sockets; root"
 	@echo "  make blackbox    the programs as a container runs them; root"
 	@echo "  make image       build the image and run it, with a Docker daemon of its own; root"
+	@echo "  make test-agent-sdk  the gateway with the SDK of Kubernetes agent-sandbox, which it installs (half a minute)"
 	@echo "  make test-kubernetes  the gateway's providers against a real Kubernetes API server, built by Go once"
 	@echo "  make test-browser  the gateway in Chromium, with Vite, JupyterLab and noVNC, which it installs (a minute)"
 	@echo "  make fuzz        the property tests, FUZZ=$(FUZZ) times as many examples"
@@ -59,6 +60,10 @@ image: setup
 test-browser: setup
 	@tools/setup-browser
 	@$(PYTHON_VENV) -m pytest tests/browser
+
+test-agent-sdk: setup
+	@tools/setup-agent-sdk
+	@$(PYTHON_VENV) -m pytest tests/sdk
 
 test-kubernetes: setup
 	@tools/test-kubernetes

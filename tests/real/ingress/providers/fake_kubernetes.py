@@ -33,6 +33,7 @@ class FakeKubernetes:
         self.version = 100
         self.compacted = 0
         self.objects: dict[tuple[str, str], dict[str, Any]] = {}
+        self.stale: dict[str, dict[str, Any]] = {}  # what who asks for one object by name is told instead
         self.history: list[tuple[int, str, dict[str, Any]]] = []
         self.refusals: list[tuple[str, int, str]] = []  # ("list" or "watch", status, message), one for one request
         self.down: int = 0  # a status that everything is answered with
@@ -178,7 +179,7 @@ class FakeKubernetes:
             namespace = parts[at + 1]
             del parts[at : at + 2]
         if parts[1] == "apis" and namespace and "/".join(parts[2:-1]) in self.served:
-            item = self.objects.get((namespace, parts[-1]))
+            item = self.stale.get(parts[-1]) or self.objects.get((namespace, parts[-1]))
             return web.json_response(item or status(404, "not found"), status=200 if item else 404)
         if parts[1] != "apis" or "/".join(parts[2:]) not in self.served:
             return web.json_response(status(404, "the server could not find the requested resource"), status=404)
