@@ -200,8 +200,13 @@ def is_document(head: RequestHead) -> bool:
 
 
 def is_page(head: RequestHead) -> bool:
-    """Is it a page of its own, or one within a page."""
-    return is_document(head) or (head.method == b"GET" and head.fields.get(b"sec-fetch-dest") in (b"iframe", b"frame"))
+    """Is it a page of its own, or one within a page, as far as a request can tell."""
+    return is_document(head) or is_opened(head)
+
+
+def is_opened(head: RequestHead) -> bool:
+    """Does a browser say that it is a page, of its own or within one."""
+    return head.method == b"GET" and head.fields.get(b"sec-fetch-dest") in (b"document", b"iframe", b"frame")
 
 
 def route_cookie(route: Route, fields: Fields, secure: bool) -> bytes:

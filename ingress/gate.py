@@ -181,9 +181,7 @@ class Gate:
                 return None
             inner = target[len(prefix) :]
             if not inner.startswith(b"/"):
-                if inner and not inner.startswith(b"?"):
-                    return None
-                inner = b"/" + inner
+                return None
             if seen.signable and signed_part(target, len(prefix)) is not None:
                 return None
             uri = inner.partition(b"?")[0].decode("latin-1")
@@ -236,6 +234,9 @@ class Gate:
         proof = self._access(head, sandbox, route, authority, client, now) if needs else inf
         if not cut and browser.is_page(head):
             return _moved(route, needs, target)
+        bare = bool(prefix) and cut and not target.startswith(b"/", len(prefix))
+        if bare and browser.is_opened(head):
+            return _slashed(prefix, target)
         if self.settings.route_cookie and prefix and cut and browser.is_document(head):
             set_cookie = browser.route_cookie(route, fields, secure)
         else:
@@ -252,7 +253,7 @@ class Gate:
             asked=route.sandbox,
             jar=jar(prefix) if prefix and self.settings.route_cookie else b"",
         )
-        if cut and target is head.target and target.startswith(b"/"):
+        if cut and not bare and target is head.target and target.startswith(b"/"):
             self._remember(fields, admission, target, route, client, now, proof, authority)
         return admission
 
@@ -412,6 +413,16 @@ def _moved(route: Route, signed: bool, target: bytes) -> Reply:
     there = _clean(route) + by + target
     lines = b"Location: %b\r\nCache-Control: no-store\r\nContent-Type: text/plain\r\n" % there
     return Reply(307, lines, b"The page is at %b\n" % there)
+
+
+def _slashed(prefix: bytes, target: bytes) -> Reply:
+    """A page that was asked for by its prefix alone: without the slash its relative links would lead out of it.
+
+    Said as a relative reference: a proxy before us may have taken off a prefix of its own.
+    """
+    there = prefix.rpartition(b"/")[2] + b"/" + target[len(prefix) :]
+    lines = b"Location: %b\r\nCache-Control: no-store\r\nContent-Type: text/plain\r\n" % there
+    return Reply(307, lines, b"The page is at %b/\n" % prefix)
 
 
 def _clean(route: Route) -> bytes:

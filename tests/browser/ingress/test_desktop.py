@@ -26,7 +26,14 @@ def draws_and_takes_a_click(browser: Browser) -> None:
     browser.until(lambda: browser.js(PIXEL) == GREEN, "a green screen")
 
 
-@pytest.mark.parametrize("url", ["http://localhost:{gate}/box/{port}/", "http://box-{port}.localhost:{gate}/"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://localhost:{gate}/box/{port}/",
+        "http://localhost:{gate}/box/{port}",  # as people type it
+        "http://box-{port}.localhost:{gate}/",
+    ],
+)
 def test_by_path_and_by_host_name(browser: Browser, gate: OpenGateway, desktop: Application, url: str) -> None:
     """Its links are relative: path mode needs nothing more."""
     browser.open(url.format(gate=gate().port, port=desktop.port))

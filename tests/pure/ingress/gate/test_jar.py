@@ -75,3 +75,44 @@ def test_without_a_route_cookie_there_is_no_jar() -> None:
 
 def test_by_host_name_there_is_no_jar(house: House) -> None:
     assert house.admit(ask("/a", host="box-8080.example.com")).jar == b""
+
+
+# ---- a prefix without its slash ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "there"),
+    [("/box/8080", b"8080/"), ("/box/8080?a=b", b"8080/?a=b")],
+)
+def test_a_page_at_the_bare_prefix_gets_its_slash(target: str, there: bytes) -> None:
+    """Or its relative links, `./main.js`, would be looked for beside it. With a route cookie and without one."""
+    for house in (House(), House(route_cookie=True)):
+        for _ in range(2):
+            head = ask(target, "Sec-Fetch-Dest: document")
+            assert house.reply(head).headers.startswith(b"Location: " + there + b"\r\n")
+
+
+def test_who_is_no_browser_gets_the_page_itself() -> None:
+    """The contract: nothing left means /."""
+    house = House()
+    for lines in ((), ("Accept: text/html",), ("Sec-Fetch-Dest: empty",)):
+        assert house.admit(ask("/box/8080", *lines)).target == b"/"
+    assert house.admit(ask("/box/8080", "Sec-Fetch-Dest: document", method="POST")).target == b"/"
+    assert house.admit(ask("/box/8080/", "Sec-Fetch-Dest: document")).target == b"/"
+
+
+def test_a_signed_prefix_gets_its_slash_too() -> None:
+    house = House()
+    route = signed()
+    reply = house.reply(ask(route.path, "Sec-Fetch-Dest: document"))
+    assert f"Location: {route.signature}/\r\n".encode() in reply.headers
+
+
+def test_what_is_remembered_of_a_section_does_not_hide_the_slash() -> None:
+    house = House()
+    head = ask("/box/8080/", "Sec-Fetch-Dest: document")
+    house.admit(head)
+    head.target = b"/box/8080"
+    assert house.reply(head).status == 307
+    head.method = b"POST"
+    assert house.admit(head).target == b"/"
