@@ -19,6 +19,7 @@ from egress.dns.upstream import Ports, Server, Upstream
 from egress.firewall.guardhouse import Firewall
 from egress.guard import Guard, Placement
 from egress.loop import Loop
+from egress.privileges import settle, take_up
 from egress.state import Handover
 from egress.supervisor import bind_dns, dns_ports
 from policies.matcher import compile_policy
@@ -35,8 +36,10 @@ def run_guard(seat: Seat) -> int:
     code = 0
     firewall = Firewall()
     firewall.lock()
-    firewall.reopen()
     udp, tcp = bind_dns()
+    settle()  # nothing that the command can send to us finds more than this
+    take_up()
+    firewall.reopen()
     seat.locked()
 
     config = seat.config

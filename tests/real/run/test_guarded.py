@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,3 +75,33 @@ def test_an_address_rule_opens_its_port(fetch: Any) -> None:
     found, report = fetch("198.51.100.20/80", "198.51.100.20/81", options=("--allow", "198.51.100.20:80"))
     assert found == {"198.51.100.20/80": "200", "198.51.100.20/81": REFUSED}
     assert [entry["port"] for entry in report["deniedPackets"]] == [81]
+
+
+def descendants(pid: int) -> list[int]:
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            found += [int(child), *descendants(int(child))]
+    return found
+
+
+def test_the_guard_keeps_one_capability_and_starts_nothing(connected: Any) -> None:
+    """In each of its threads; the one that opens sockets in the host's network has none."""
+    options = ("--allow", "api.example.com", "--", connected.python, "-c", "print('on', flush=True); input()")
+    env = {"OPENSANDBOX_EGRESS_DNS_UPSTREAM": RESOLVER}
+    process = connected.start("real", *options, env=env, stdin=subprocess.PIPE)
+    assert process.stdout.readline() == "on\n"
+    guards = []
+    for pid in descendants(process.pid):
+        threads = [
+            dict(line.split(":", 1) for line in (task / "status").read_text().splitlines())
+            for task in Path(f"/proc/{pid}/task").iterdir()
+        ]
+        kept = {int(thread["CapEff"], 16) for thread in threads}
+        if kept == {1 << 12, 0}:
+            guards.append(pid)
+            assert {int(thread["CapPrm"], 16) for thread in threads} == kept
+            assert {(t["NoNewPrivs"].strip(), t["Seccomp"].strip()) for t in threads} == {("1", "2")}
+    assert len(guards) == 1
+    process.communicate("\n", timeout=20)
+    assert process.returncode == 0
