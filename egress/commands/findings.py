@@ -7,6 +7,7 @@ import platform
 from typing import TYPE_CHECKING, NamedTuple
 
 from egress.commands import surroundings
+from egress.commands.scratch import ScratchError, apart
 from egress.commands.trial import Trial, library, net_admin, trial
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def survey(purpose: str, *, ask: bool = True) -> list[Finding]:
     admin = net_admin()
     found = [_kernel(), _library(), _capability(purpose, admin=admin)]
     found += _packets(trial())
+    found.append(_privileges())
     found += _namespace(purpose, admin=admin)
     found += _resolvers(purpose, ask=ask)
     if purpose == SERVE:
@@ -80,6 +82,30 @@ def _kernel() -> Finding:
         f"Linux {OLDEST[0]}.{OLDEST[1]} or newer guards packet sockets too; with an older one drop CAP_NET_RAW"
         if old
         else "",
+    )
+
+
+def _privileges() -> Finding:
+    """What the guard can give up here: tried in a child that gives it up."""
+
+    def give_up() -> list[object]:
+        from egress.privileges import settle, take_up
+
+        held = settle()
+        take_up()
+        return [held.words(), held.filtered and bool(held.landlock)]
+
+    try:
+        words, whole = apart(give_up)
+    except ScratchError as error:
+        words, whole = f"could not be tried: {error}", False
+    advice = "a kernel with CONFIG_SECCOMP_FILTER and CONFIG_SECURITY_LANDLOCK (Linux 5.13), on x86_64 or aarch64"
+    return Finding(
+        "privileges",
+        "ok" if whole else "limited",
+        "least privilege",
+        f"once it is up: {words}",
+        "" if whole else advice,
     )
 
 

@@ -7,10 +7,12 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from egress.callfilter import MACHINES
 from egress.commands.scratch import ScratchError, apart, as_nobody, within
 from egress.commands.trial import _check
 from tests.pure.commands.calling import CHECKOUT, egress
@@ -91,6 +93,15 @@ def test_the_kernel_holds_what_it_is_said_to_hold(namespace: str) -> None:
     takes = subprocess.run(["ip", "netns", "exec", NAME, "nft", "-c", chain], capture_output=True).returncode == 0
     assert (found["packet_sockets"]["state"] == "ok") is takes
     assert {"libnftables", "net_admin", "conntrack", "sock_destroy", "nflog", "ct_timeout", "memory"} <= found.keys()
+
+
+def test_what_the_guard_can_give_up_is_tried(namespace: str) -> None:
+    _, found = doctor()
+    finding = found["privileges"]
+    kernel = Path("/proc/sys/kernel/seccomp/actions_avail").exists()
+    assert ("system calls filtered" in finding["found"]) is (kernel and os.uname().machine in MACHINES)
+    assert "capabilities but NET_ADMIN given up" in finding["found"]
+    assert (finding["state"] == "ok") is ("filtered" in finding["found"] and "Landlock" in finding["found"])
 
 
 def test_a_second_interceptor_is_a_conflict_docker_is_none(namespace: str) -> None:
