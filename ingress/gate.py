@@ -9,6 +9,7 @@ costs the throttle's leave; what was found right before needs none.
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -100,6 +101,17 @@ class Reply(NamedTuple):
     status: int
     headers: bytes
     body: bytes
+
+    def render(self, *, head_only: bool, keep_alive: bool) -> bytes:
+        """The whole response; for HEAD without its body."""
+        return b"HTTP/1.1 %d %b\r\n%bContent-Length: %d\r\n%b\r\n%b" % (
+            self.status,
+            HTTPStatus(self.status).phrase.encode(),
+            self.headers,
+            len(self.body),
+            b"" if keep_alive else b"Connection: close\r\n",
+            b"" if head_only else self.body,
+        )
 
 
 class _Seen:

@@ -89,6 +89,10 @@ class Targets:
             raise _forbidden(why)
         return good
 
+    def forget(self, host: str) -> None:
+        """A sandbox of this name has another owner: what the name resolved to may be somebody else's by now."""
+        self._kept.pop(host, None)
+
     def why_not(self, packed: bytes, port: int) -> str:
         """Why an address (4 or 16 packed bytes) may not be dialled on a port, in words for clients; "": it may."""
         packed = unmap(packed)

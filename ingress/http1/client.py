@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, cast
 
 from ingress.body import BadBody, ChunkedReader, framed, last_chunk
 from ingress.gate import Admission, Reply
-from ingress.head import CHUNKED, RequestHead, ResponseHead
-from ingress.headers import Outside, crossing_trailers, is_websocket, request_recipe
+from ingress.headers import crossing_trailers
 from ingress.http1.connection import ANSWER, BODY, GONE, IDLE, LINGER, WAITING, Connection
+from ingress.http1.outgoing import request_head, too_large, wants_websocket
 from ingress.http1.tunnel import accepts, open_tunnel
 from ingress.prefix import Rewriter
 from ingress.refusal import Refusal
 
 if TYPE_CHECKING:
+    from ingress.head import RequestHead, ResponseHead
     from ingress.http1.core import Gateway
     from ingress.http1.endpoint import Endpoint
     from ingress.http1.upstream import Upstream
@@ -71,8 +72,6 @@ class Client(Connection):
     def eof_received(self) -> bool:
         self._eof = True
         if self.state in (ANSWER, WAITING):
-            self.closing = True
-            self.plain = False
             return not self._secure  # it may only have closed its sending side; `tick` gives it a few seconds
         if self.state == BODY:
             self._drop_upstream()
@@ -171,7 +170,7 @@ class Client(Connection):
                 sandbox=sandbox.id,
                 retry_after=1,
             )
-        request = self._request(outside, endpoint)
+        request = request_head(head, admission, outside, endpoint)
         if core.renewer is not None and admission.renew:
             core.renewer.note(admission.asked, admission.port, admission.request_uri)
         load.inflight += 1
@@ -191,38 +190,6 @@ class Client(Connection):
     def _may_be_plain(self) -> bool:
         return self._keep and self.version == 11 and not self.head_only and not self.admission.set_cookie
 
-    def _request(self, outside: Outside, endpoint: Endpoint) -> bytes:
-        """The head for the sandbox, whole. Its fields are kept with the header section they were made from."""
-        head, admission = self.head, self.admission
-        fields = head.fields
-        core = self.core
-        memo = fields.memo
-        known = memo.get("request")
-        if (
-            known is not None
-            and known[0] is outside
-            and known[1] == admission.prefix
-            and known[2] == admission.authority
-        ):
-            lines = memo.get("lines")
-            if lines is None:
-                lines = memo["lines"] = known[3].apply(fields)
-        else:
-            upgrade = b"upgrade" in fields
-            websocket = upgrade and wants_websocket(head)
-            shown = admission.authority or core.upstream_host or fields.get(b"host") or endpoint.authority()
-            recipe = request_recipe(fields, outside, core.stripped, shown, admission.prefix, websocket, admission.jar)
-            lines = memo["lines"] = recipe.apply(fields)
-            memo["request"] = None if upgrade else (outside, admission.prefix, admission.authority, recipe)
-        length = head.length
-        if length == 0:
-            framing = b"Content-Length: 0\r\n\r\n" if b"content-length" in fields else b"\r\n"
-        elif length == CHUNKED:
-            framing = b"Transfer-Encoding: chunked\r\n\r\n"
-        else:
-            framing = b"Content-Length: %d\r\n\r\n" % length
-        return b"%b %b HTTP/1.1\r\n%b%b" % (head.method, admission.target, lines, framing)
-
     async def _connect(self, endpoint: Endpoint) -> None:
         try:
             upstream = await endpoint.open()
@@ -232,6 +199,10 @@ class Client(Connection):
             return
         if self._endpoint is not endpoint or self._upstream is not None or self.state not in (BODY, ANSWER):
             endpoint.give_back(upstream)
+            return
+        if endpoint.retired:  # while we dialled: the address may be another's now
+            upstream.close()
+            self._elsewhere()
             return
         if not upstream.usable():
             self._fail(
@@ -323,7 +294,7 @@ class Client(Connection):
         self.count("", self.status)
         if self.state == BODY:
             self.linger()
-        elif self.closing or self._eof:
+        elif self.closing:
             self.close()
         else:
             self._next()
@@ -334,8 +305,12 @@ class Client(Connection):
             # An idle connection that closed while the request was on its way: nobody has seen it, send it anew.
             self._retried = True
             self._upstream = None
+            endpoint = cast("Endpoint", self._endpoint)
+            if endpoint.retired:
+                self._elsewhere()
+                return
             self._outgoing = self._replay
-            self.core.spawn(self._connect(cast("Endpoint", self._endpoint)))
+            self.core.spawn(self._connect(endpoint))
             return
         self._fail(
             Refusal(
@@ -345,6 +320,20 @@ class Client(Connection):
                 + ("without an answer" if nothing_yet else "in the middle of its answer"),
             )
         )
+
+    def _elsewhere(self) -> None:
+        """The sandbox has moved before it was sent anything: ask again where it is."""
+        if self.state == BODY or not self._replay:
+            self._fail(Refusal(503, "sandbox_moved", "the sandbox moved just now; try again", retry_after=1))
+            return
+        self._release()
+        try:
+            self._admit()
+        except Refusal as refusal:
+            self._fail(refusal)
+            return
+        if self.state == IDLE:
+            self._next()
 
     def upstream_lied(self, what: str) -> None:
         """The sandbox's answer can't be understood in one way."""
@@ -375,6 +364,8 @@ class Client(Connection):
         if self._buffer:
             data, self._buffer = self._buffer, b""
             self.read_requests(data)
+        elif self._eof:
+            self.close()
 
     def _release(self) -> None:
         """The request is no longer under way."""
@@ -396,17 +387,7 @@ class Client(Connection):
         """An answer of the gateway's own that is no refusal."""
         keep = self.may_keep()
         self.status = reply.status
-        self.send(
-            b"HTTP/1.1 %d %b\r\n%bContent-Length: %d\r\n%b\r\n%b"
-            % (
-                reply.status,
-                _REASONS.get(reply.status, b"OK"),
-                reply.headers,
-                len(reply.body),
-                b"" if keep else b"Connection: close\r\n",
-                b"" if self.head_only else reply.body,
-            )
-        )
+        self.send(reply.render(head_only=self.head_only, keep_alive=keep))
         self.count("gateway", reply.status)
         self.over()
 
@@ -447,7 +428,9 @@ class Client(Connection):
             else:
                 self._fail(refusal)
             return
-        if self.state == BODY:
+        if self.state == IDLE:
+            self._next()
+        elif self.state == BODY:
             data, self._buffer = self._buffer, b""
             self.resume_reading()
             if data:
@@ -528,16 +511,3 @@ class Client(Connection):
                 if allowed and quiet >= max(allowed, 1.0) and self._upstream is not None:
                     self.core.stats.upstream_error("timeout")
                     self._fail(Refusal(504, "response_timeout", f"the sandbox did not answer within {allowed:g} s"))
-
-
-_REASONS = {200: b"OK", 303: b"See Other", 307: b"Temporary Redirect", 405: b"Method Not Allowed"}
-
-
-def wants_websocket(head: RequestHead) -> bool:
-    """Is this the opening of a WebSocket (RFC 6455 section 4.1)?"""
-    return head.method == b"GET" and head.version == 11 and head.length == 0 and is_websocket(head.fields)
-
-
-def too_large(limit: int) -> Refusal:
-    """The request's body is over the operator's limit."""
-    return Refusal(413, "body_too_large", f"the request's body is over {limit} bytes, which is the limit", close=True)

@@ -145,7 +145,7 @@ class Connection(asyncio.Protocol):
             end = data.find(b"\r\n\r\n")
             if end < 0:
                 self._unfinished(data)
-                return
+                break
             if data.startswith(b"\r\n"):
                 data = _EMPTY_LINES(b"", data, 1)  # passed over, all at once (RFC 9112 section 2.2)
                 continue
@@ -172,6 +172,8 @@ class Connection(asyncio.Protocol):
             if self.state != IDLE:
                 self._buffer = data
                 return
+        if self._eof and self.state == IDLE:
+            self.close()  # it has said all it would
 
     def _known(self, line: bytes) -> RequestHead | None:
         """The head whose header section is the last one's; None where llhttp should look at the request line."""
@@ -259,7 +261,7 @@ class Connection(asyncio.Protocol):
 
     def over(self, *, closing: bool = False) -> None:
         """After an answer of the gateway's own."""
-        if closing or self.closing or self.core.draining or self._eof:
+        if closing or self.closing or self.core.draining:
             self.linger()
         else:
             self.state = IDLE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ingress.headers import WRITTEN, Outside
@@ -133,7 +134,7 @@ class Gateway:
         place = (sandbox.namespace, sandbox.id)
         key = (place, sandbox.host, port)
         endpoint = self._endpoints.get(key)
-        if endpoint is not None and same_owner(endpoint.sandbox, sandbox):
+        if endpoint is not None and not endpoint.retired and same_owner(endpoint.sandbox, sandbox):
             endpoint.sandbox = sandbox
             return endpoint
         if endpoint is not None:
@@ -187,6 +188,7 @@ class Gateway:
             new = there.get(place)
             if new is not None and same_owner(old, new):
                 continue
+            self.targets.forget(old.host)
             for key in [key for key in self._endpoints if key[0] == place]:
                 self._endpoints.pop(key).retire()
             if new is None:
@@ -231,7 +233,7 @@ class Gateway:
         """Let what is open finish, for so many seconds; then break it off. No new connection may come meanwhile."""
         self.draining = True
         for endpoint in self._endpoints.values():
-            endpoint.retire()
+            endpoint.close_idle(math.inf)
         for client in list(self.clients):
             client.drain()
         for tunnel in list(self.tunnels):

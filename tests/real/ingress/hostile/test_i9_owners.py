@@ -250,3 +250,29 @@ def test_i9_nobody_hears_what_was_meant_for_another(gate: Gateway, start_origin:
     assert not any(thread.is_alive() for thread in threads)
     assert wrong == []
     assert origin.connections() < 8 * 25, "the pool was used"
+
+
+def test_i9_a_request_that_is_sent_again_goes_where_the_sandbox_is_now(
+    gate: Gateway, start_origin: OriginFactory
+) -> None:
+    """An idle connection dies under a request while the sandbox moves: its old address is dialled no more."""
+    old, new = pair(start_origin)
+    asked, moved = threading.Event(), asyncio.Event()
+
+    async def dying(link: Link) -> None:
+        await link.request()
+        asked.set()
+        await moved.wait()
+        link.close()
+
+    old.script = dying
+    fill(gate, old, 1)
+    before = old.connections()
+    with gate.client() as client:
+        client.send(to(old, head(b"GET /again HTTP/1.1")))
+        assert asked.wait(20)
+        gate.route({"box": {"host": THERE}})
+        assert soon(lambda: gate.ask(to(new, get())).body.startswith(b"new"))
+        old.ground.do(moved.set)
+        assert client.answer().body == b"new /again"
+    assert old.connections() == before
