@@ -35,7 +35,7 @@ class Size(NamedTuple):
 
 
 FULL = Size(
-    rounds=5, wrk=1, short=0.4, most=4000, connections=(32, 256), messages=64, tunnels=1000, loaded=4, limit=360
+    rounds=5, wrk=1, short=0.4, most=4000, connections=(32, 256), messages=64, tunnels=1000, loaded=10, limit=420
 )
 QUICK = Size(rounds=1, wrk=1, short=0.2, most=1500, connections=(32, 256), messages=64, tunnels=400, loaded=1, limit=60)
 DRY = Size(rounds=1, wrk=1, short=0.02, most=10, connections=(32,), messages=8, tunnels=20, loaded=1, limit=30)
