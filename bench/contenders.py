@@ -10,7 +10,9 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -154,6 +156,29 @@ class Ours(Contender):
         with self.sandbox.namespace.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
             sock.settimeout(0.5)
             return sock.connect_ex(("127.0.0.1", API_PORT)) == 0
+
+
+class OursAsShipped(Ours):
+    """By the interpreter of the image, Debian's: it is built with profile-guided optimisation, others often are not."""
+
+    name = "sallyport, Debian's Python"
+    python = "/usr/bin/python3"
+
+    def argv(self) -> list[str]:
+        return [self.python, "-m", "egress", "serve"]
+
+    def env(self) -> dict[str, str]:
+        return {**super().env(), "PYTHONPATH": sysconfig.get_path("purelib")}
+
+    @classmethod
+    def available(cls) -> bool:
+        """Is it here, of the version that the packages are for, and another one than ours?"""
+        ask = [cls.python, "-c", "import sys; print(*sys.version_info[:2], sys.base_prefix)"]
+        try:
+            told = subprocess.run(ask, capture_output=True, text=True, check=True).stdout.split()
+        except (OSError, subprocess.CalledProcessError):
+            return False
+        return told[:2] == [str(part) for part in sys.version_info[:2]] and told[2] != sys.base_prefix
 
 
 class Dnsmasq(Contender):
