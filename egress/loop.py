@@ -30,6 +30,7 @@ else:
     Items = list
 
 _READ = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR | select.EPOLLRDHUP
+_EVENTS = 128  # taken in a turn; by itself Python makes room for a thousand each time
 _WRITE = select.EPOLLOUT | select.EPOLLERR | select.EPOLLHUP
 
 
@@ -181,7 +182,7 @@ class Loop:
         soon = self._soon
         readers = self._readers
         self.turns += 1
-        for fd, mask in self._epoll.poll(timeout):
+        for fd, mask in self._epoll.poll(timeout, _EVENTS):
             if mask & _READ:
                 reader = readers.get(fd)
                 if type(reader) is tuple:
