@@ -14,6 +14,7 @@ import json
 import random
 import shlex
 import subprocess
+import sys
 import threading
 import time
 import urllib.parse
@@ -172,6 +173,10 @@ def _listen(handler: type[http.server.BaseHTTPRequestHandler], address: str, por
     class Server(http.server.ThreadingHTTPServer):
         daemon_threads = True
         request_queue_size = 64
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            if not isinstance(sys.exception(), OSError):  # who asked has left: many tests end so
+                super().handle_error(request, client_address)
 
     if address:
         return Server((address, port), handler)
