@@ -58,16 +58,19 @@ class Outside:
     """What the gateway says of the client's side: one for each combination of address and scheme.
 
     address: the client's, in text. secure: it came by TLS. trusted: the peer is a proxy whose forwarded fields count;
-    peer: that proxy's address.
+    peer: that proxy's address. names_host: sandboxes are told which host the client asked for.
     """
 
-    __slots__ = ("address", "peer", "secure", "trusted")
+    __slots__ = ("address", "names_host", "peer", "secure", "trusted")
 
-    def __init__(self, address: str, secure: bool, trusted: bool = False, peer: str = "") -> None:
+    def __init__(
+        self, address: str, secure: bool, trusted: bool = False, peer: str = "", *, names_host: bool = True
+    ) -> None:
         self.address = address
         self.secure = secure
         self.trusted = trusted
         self.peer = peer or address
+        self.names_host = names_host
 
 
 class Recipe:
@@ -168,7 +171,7 @@ def _forwarded(fields: Fields, outside: Outside, trusted: bool, prefix: bytes) -
         prefix = (fields.get(b"x-forwarded-prefix") or b"").rstrip(b"/") + prefix
     chain = b"%b, %b" % (before, address) if before else address
     text = b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: %b\r\n" % (chain, scheme)
-    if host:
+    if host and outside.names_host:
         text += b"X-Forwarded-Host: %b\r\n" % host
     if prefix:
         text += b"X-Forwarded-Prefix: %b\r\n" % prefix

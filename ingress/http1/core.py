@@ -64,7 +64,8 @@ class Gateway:
         detail: bool = False,
     ) -> None:
         """stripped: request fields (lower case) that never reach a sandbox. upstream_host: the Host to show instead of
-        the client's. trusted: the proxies whose forwarded fields count. detail: refusals in agent-sandbox's shape."""
+        the client's. trusted: the proxies whose forwarded fields count. detail: as agent-sandbox's router: refusals in
+        its shape, and sandboxes are not told the host that the caller asked for."""
         self.gate = gate
         self.targets = targets
         self.limits = whole_ticks(limits)
@@ -98,7 +99,7 @@ class Gateway:
 
     def outside(self, address: str, secure: bool) -> Outside:
         """The client's side as seen on the connection itself."""
-        return Outside(address, secure, self._is_trusted(address))
+        return Outside(address, secure, self._is_trusted(address), names_host=not self.detail)
 
     def behind(self, outside: Outside, fields: Fields) -> Outside:
         """The client's side as the trusted proxies before us tell it: the last address that isn't one of them."""
@@ -116,7 +117,8 @@ class Gateway:
             if not self._is_trusted(hop):
                 break
         scheme = fields.get(b"x-forwarded-proto")
-        found = Outside(address, scheme.lower() == b"https" if scheme else outside.secure, True, outside.address)
+        secure = scheme.lower() == b"https" if scheme else outside.secure
+        found = Outside(address, secure, True, outside.address, names_host=outside.names_host)
         fields.memo["outside"] = (outside, found)
         return found
 

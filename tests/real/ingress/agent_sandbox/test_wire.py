@@ -42,6 +42,7 @@ def test_a_request_reaches_its_sandbox_and_shows_nothing_of_the_caller(cluster: 
     assert seen.all("x-request-id") == ["r-1"]
     names = {name for name, _ in seen.headers}
     assert not names & {"authorization", "x-hop"}
+    assert "router.example" not in " ".join(value for _, value in seen.headers)
     assert not [name for name in names if name.startswith("x-sandbox")]
 
 
