@@ -286,9 +286,9 @@ def _read(path: str) -> str:
 
 
 def _say(level: str, message: str) -> None:
-    from egress.log import Log
+    from egress.log import emit
 
-    Log().write(level, message, {})
+    emit(level, message)  # which closes what it opens: all that is open here is every later worker's too
 
 
 def _refuse(message: str, code: int) -> int:
