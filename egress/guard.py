@@ -150,6 +150,7 @@ class Guard:
         self.loop.call_later(HEAD_START, self._catch_up)
 
     def _catch_up(self) -> None:
+        self.loop.run_in_thread(self.firewall.forget_redirects, lambda *_: None)  # else they end by themselves
         self.loop.run_in_thread(self.firewall.sweep, lambda *_: None)
         self._cut(lambda _: None)
 

@@ -43,7 +43,7 @@ from egress.firewall.tables import ACCEPTED, CUT_TABLE
 from egress.netns import NETLINK_SOCK_DIAG
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Container, Iterable, Iterator, Sequence
 
     from egress.netns import Namespace
 
@@ -227,6 +227,16 @@ def lift(sock: socket.socket, some: Sequence[Flow]) -> None:
                 except KernelError as error:
                     if error.code != errno.ENOENT:
                         raise
+
+
+def forget_redirects(namespace: Namespace, sock: socket.socket, ports: Container[int]) -> None:
+    """Forget redirections to other ports than these, an earlier life's: a query that comes from the same source port
+    would follow the old one, to where nobody listens, and be refused. Raises FirewallError."""
+    own = frozenset(address.packed for address in namespace.addresses())
+    for entry in list(_entries(sock)):
+        flow = _flow(entry, own)
+        if flow is not None and flow.redirected and _tuple(attributes(entry)[2])[1].port not in ports:
+            _forget(sock, flow)
 
 
 def _forget(sock: socket.socket, flow: Flow) -> None:

@@ -308,6 +308,13 @@ class Firewall:
 
         cut(self.namespace, self._desk(), doomed)
 
+    def forget_redirects(self) -> None:
+        """Queries redirected to ports of an earlier life are redirected anew. Raises FirewallError."""
+        from egress.firewall.conntrack import forget_redirects
+
+        if self._loaded is not None:
+            forget_redirects(self.namespace, self._desk(), self._loaded.dns_ports)
+
     def severed(self) -> list[Flow]:
         """Flows that are held cut: each for a minute after the last packet that was stopped. Raises FirewallError."""
         from egress.firewall.conntrack import severed
