@@ -164,11 +164,12 @@ class Service:
                     pass
                 self.answered += 1
                 continue
-            end = data.find(0, 12)
+            # The straight path, inline: a call would cost what it saves.
+            end = data.find(0, 12)  # the root label, if what is before it are plain labels
             shape = shapes(data[2:12] + data[end:])
             if shape is not None and upstream is not None and end <= LONGEST:
                 body = data[12:end].lower()
-                at = body[0] + 1 if body else 0
+                at = body[0] + 1 if body else 0  # where the parent begins, if the first octet counts a label
                 parent = below(body[at:])
                 if parent is not None and at <= 64 and not body[1:at].translate(None, PLAIN):
                     name = body[1:at].decode() + parent[0]
