@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import pytest
+import pytest
 
 _HERE = Path(__file__).parent
 
@@ -16,6 +14,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ours = [item for item in items if item.path.is_relative_to(_HERE)]
     for item in ours:
         item.add_marker("browser")
+        item.add_marker(pytest.mark.timeout(300))  # a notebook server and a browser, on two busy cores
     asked = any(Path(argument.partition("::")[0]).resolve().is_relative_to(_HERE) for argument in config.args)
     if asked or "browser" in config.getoption("markexpr"):
         return
