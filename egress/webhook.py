@@ -6,9 +6,6 @@ The thread is started by the first denial. It sends one at a time: 5 s for an at
 growing pauses on 5xx and on transport errors, none on 4xx; redirects are not followed, because only the configured
 endpoint may be reached. Sockets come from a `connect` that is handed in: it resolves the name with the sidecar's own
 resolver and gives the socket the exemption that lets it pass the sidecar's own rules.
-
-The client is forty lines over a socket: `http.client` would bring 6 MB along, and its time-out is per operation. `ssl`
-is imported with the first https request.
 """
 
 from __future__ import annotations
@@ -18,10 +15,10 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from egress.log import timestamp
+from egress.post import Poster, told
 
 if TYPE_CHECKING:
     import socket
-    import ssl
     from collections.abc import Callable
     from queue import SimpleQueue
     from threading import Event
@@ -30,8 +27,6 @@ if TYPE_CHECKING:
 
 QUEUE = 256
 """Denials that may wait."""
-TIMEOUT = 5.0
-"""Seconds for one attempt, from the connection on."""
 RETRIES = 3
 PAUSES = (0.5, 1.0, 2.0)
 """Seconds before each retry."""
@@ -39,7 +34,6 @@ REPEAT = 10.0
 """Seconds within which the same name is not told again."""
 
 _REMEMBERED = 4096
-_HEAD = 64 * 1024
 _QUIET = 60.0  # seconds between reports of trouble
 
 
@@ -65,15 +59,13 @@ class Webhook:
         loop: Turn,
         report: Callable[[str], None],
     ) -> None:
-        self._url = url
+        self._poster = Poster(url, connect)
         self._sandbox_id = sandbox_id
-        self._connect = connect
         self._loop = loop
         self._report = report
         self._told: dict[str, float] = {}  # name -> when; oldest first
         self._queue: SimpleQueue[bytes | None] | None = None
         self._stop: Event | None = None
-        self._context: ssl.SSLContext | None = None
         self._quiet_until = 0.0
         self.dropped = 0
         self.sent = 0
@@ -152,9 +144,9 @@ class Webhook:
             if attempt and stop.wait(PAUSES[attempt - 1]):
                 return "stopped"
             try:
-                status = self._post(body)
+                status = self._poster.post(body)
             except Exception as error:  # noqa: BLE001 - whatever it is, the thread must live to tell the next one
-                problem = str(error).encode("unicode_escape").decode("ascii")[:200] or type(error).__name__
+                problem = told(error)
                 continue
             if 200 <= status < 300:
                 return None
@@ -162,73 +154,3 @@ class Webhook:
             if status < 500:
                 break
         return problem
-
-    def _post(self, body: bytes) -> int:
-        """One attempt: the final response's status."""
-        deadline = time.monotonic() + TIMEOUT
-        sock = self._connect(self._url.host, self._url.port)
-        try:
-            sock.settimeout(_left(deadline))
-            if self._url.secure:
-                sock = self._secured(sock)
-            sock.sendall(_request(self._url, body))
-            return _status(sock, deadline)
-        finally:
-            sock.close()
-
-    def _secured(self, sock: socket.socket) -> socket.socket:
-        import ssl
-
-        if self._context is None:
-            self._context = ssl.create_default_context()
-        return self._context.wrap_socket(sock, server_hostname=self._url.host)
-
-
-def _left(deadline: float) -> float:
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise TimeoutError("timed out")
-    return left
-
-
-def _request(url: Url, body: bytes) -> bytes:
-    host = f"[{url.host}]" if ":" in url.host else url.host
-    if url.port != (443 if url.secure else 80):
-        host += f":{url.port}"
-    head = [
-        f"POST {url.target} HTTP/1.1",
-        f"Host: {host}",
-        "User-Agent: opensandbox-egress",
-        "Content-Type: application/json",
-        f"Content-Length: {len(body)}",
-        "Connection: close",
-    ]
-    if url.userinfo:
-        from base64 import b64encode
-        from urllib.parse import unquote_to_bytes
-
-        head.append(f"Authorization: Basic {b64encode(unquote_to_bytes(url.userinfo)).decode()}")
-    return "\r\n".join([*head, "", ""]).encode() + body
-
-
-def _status(sock: socket.socket, deadline: float) -> int:
-    """Read responses until one that is not interim (1xx) and return its status; the body is not looked at."""
-    data = b""
-    while len(data) < _HEAD:
-        while b"\r\n" in data:
-            line = data.partition(b"\r\n")[0].split(b" ", 2)
-            if len(line) < 2 or not line[0].startswith(b"HTTP/1.") or len(line[1]) != 3 or not line[1].isdigit():
-                raise ValueError("the answer is not HTTP")
-            status = int(line[1])
-            if status >= 200:
-                return status
-            _, end, rest = data.partition(b"\r\n\r\n")
-            if not end:
-                break
-            data = rest
-        sock.settimeout(_left(deadline))
-        part = sock.recv(4096)
-        if not part:
-            raise ConnectionError("closed without an answer")
-        data += part
-    raise ValueError("the answer's head is too long")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from egress import post
 from egress import webhook as limits
 from egress.literals import Url, parse_url
 from egress.loop import Loop
@@ -216,7 +217,7 @@ def test_an_interim_answer_is_passed_over(hooked: Hook) -> None:
 
 
 def test_an_attempt_ends_in_time_even_against_a_trickle(hooked: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "TIMEOUT", 0.4)
+    monkeypatch.setattr(post, "TIMEOUT", 0.4)
     monkeypatch.setattr(limits, "RETRIES", 0)
     stop = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
