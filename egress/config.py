@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from os.path import normpath
 
+from egress.dns.budget import OCTETS as NAME_OCTETS
+from egress.dns.budget import RATE, SHARES, Limits
 from egress.literals import (
     DIGITS,
     ConfigError,
@@ -53,7 +55,7 @@ _KNOWN = frozenset(
         "MODE", "RULES", "POLICY_FILE", "HTTP_ADDR", "SOCKET", "TOKEN", "REQUIRE", "MAX_RULES", "SANDBOX_ID",
         "LOG_LEVEL", "DNS_UPSTREAM", "DNS_UPSTREAM_TIMEOUT", "DNS_UPSTREAM_PROBE", "DNS_UPSTREAM_PROBE_INTERVAL_SEC",
         "NAMESERVER_EXEMPT", "BLOCK_DOH_443", "DOH_BLOCKLIST", "DENY_WEBHOOK", "METRICS_EXTRA_ATTRS", "ALWAYS_ALLOW",
-        "ALWAYS_DENY",
+        "ALWAYS_DENY", "NAME_BUDGET", "NAME_BUDGET_ALL", "NAME_BUDGET_RATE",
     )
 )  # fmt: skip
 _ABSENT = (
@@ -61,7 +63,9 @@ _ABSENT = (
     ("CREDENTIAL_VAULT_", "the credential vault"),
     ("UPSTREAM_PROXY", "chaining to an upstream proxy"),
 )
+_MOST_OCTETS = 1_000_000_000
 _OTLP = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"
 _TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
 _FALSE = frozenset({"0", "false", "f", "no", "n", "off"})
 
@@ -89,7 +93,10 @@ class Config(NamedTuple):
     doh_networks: tuple[Network, ...]
     deny_webhook: Url | None
     extra_attributes: tuple[tuple[str, str], ...]
+    name_budget: Limits
+    search: tuple[str, ...]  # the search domains of /etc/resolv.conf, canonical
     otlp: Url | None
+    otlp_interval: float  # seconds
     always_allow: str
     always_deny: str
     warnings: tuple[str, ...]  # to be logged once at start
@@ -117,9 +124,6 @@ def from_env(environ: Mapping[str, str], resolv_conf: str) -> Config:
     networks = _unique(read_network(PREFIX + "DOH_BLOCKLIST", part) for part in env.listed("DOH_BLOCKLIST"))
     if networks and not block_doh:
         warnings.append(f"{PREFIX}DOH_BLOCKLIST has no effect without {PREFIX}BLOCK_DOH_443=true")
-    otlp = _otlp(environ)
-    if otlp is not None:
-        warnings.append("OTEL_EXPORTER_OTLP_*: this version exports no metrics yet; the endpoint is not used")
     unknown = sorted(
         name
         for name in environ
@@ -149,7 +153,10 @@ def from_env(environ: Mapping[str, str], resolv_conf: str) -> Config:
         doh_networks=networks,
         deny_webhook=parse_url(PREFIX + "DENY_WEBHOOK", webhook) if webhook else None,
         extra_attributes=_attributes(env),
-        otlp=otlp,
+        name_budget=_name_budget(env),
+        search=_search(resolv_conf),
+        otlp=_otlp(environ),
+        otlp_interval=_otlp_interval(environ),
         always_allow=env.text("ALWAYS_ALLOW"),
         always_deny=env.text("ALWAYS_DENY"),
         warnings=tuple(warnings),
@@ -376,6 +383,33 @@ def _otlp(environ: Mapping[str, str]) -> Url | None:
             url = url._replace(target=path + "/v1/metrics")
         return url
     return None
+
+
+def _otlp_interval(environ: Mapping[str, str]) -> float:
+    """Seconds; the variable is in milliseconds (OpenTelemetry's environment variable specification)."""
+    text = environ.get(_INTERVAL, "").strip() or "30000"
+    if not DIGITS.fullmatch(text) or not 100 <= int(text) <= 86_400_000:
+        raise ConfigError(_INTERVAL, f"'{safe(text)}' is not a whole number of milliseconds from 100 to 86400000")
+    return int(text) / 1000
+
+
+def _name_budget(env: _Reader) -> Limits:
+    octets = env.integer("NAME_BUDGET", NAME_OCTETS, 0, _MOST_OCTETS)
+    return Limits(
+        octets,
+        env.integer("NAME_BUDGET_ALL", octets * SHARES, 0, _MOST_OCTETS * SHARES),
+        env.integer("NAME_BUDGET_RATE", RATE, 0, 1_000_000),
+    )
+
+
+def _search(resolv_conf: str) -> tuple[str, ...]:
+    """The last line of `search` or `domain` counts (resolv.conf(5)); what is no name is no search domain."""
+    found: list[str] = []
+    for line in resolv_conf.splitlines():
+        words = line.split()
+        if words and words[0] in ("search", "domain"):
+            found = words[1:]
+    return _unique(word.lower().removesuffix(".") for word in found if is_host(word.lower()))
 
 
 def _unique(items: Iterable[T]) -> tuple[T, ...]:

@@ -244,9 +244,31 @@ def test_otlp_endpoints() -> None:
     )
     assert exact.otlp is not None
     assert exact.otlp.target == "/m"
-    assert any("OTEL" in warning for warning in exact.warnings)
+    assert not any("OTEL" in warning for warning in exact.warnings)
+    assert (from_env({}, RESOLV).otlp, exact.otlp_interval) == (None, 30.0)
+    assert from_env({"OTEL_METRIC_EXPORT_INTERVAL": "1500"}, RESOLV).otlp_interval == 1.5
+    for wrong in ("0", "1s", "-1", "1.5", "99", "9" * 30):
+        with pytest.raises(ConfigError, match=r"^OTEL_METRIC_EXPORT_INTERVAL"):
+            from_env({"OTEL_METRIC_EXPORT_INTERVAL": wrong}, RESOLV)
     with pytest.raises(ConfigError, match=r"^OTEL_EXPORTER_OTLP_ENDPOINT"):
         from_env({"OTEL_EXPORTER_OTLP_ENDPOINT": "nonsense"}, RESOLV)
+
+
+def test_name_budgets() -> None:
+    assert from_env({}, RESOLV).name_budget == (49_152, 4 * 49_152, 32)
+    assert from_env({PREFIX + "NAME_BUDGET": "1000"}, RESOLV).name_budget == (1000, 4000, 32)
+    every = {PREFIX + "NAME_BUDGET": "0", PREFIX + "NAME_BUDGET_ALL": "7", PREFIX + "NAME_BUDGET_RATE": "0"}
+    assert from_env(every, RESOLV).name_budget == (0, 7, 0)
+    for name in every:
+        with pytest.raises(ConfigError, match=f"^{name}"):
+            from_env({name: "-1"}, RESOLV)
+
+
+def test_search_domains() -> None:
+    text = RESOLV + "\nsearch old.example\nsearch NS.svc.Cluster.local. svc.cluster.local b@d svc.cluster.local\n"
+    assert from_env({}, text).search == ("ns.svc.cluster.local", "svc.cluster.local")
+    assert from_env({}, RESOLV + "\ndomain example.com\n").search == ("example.com",)
+    assert from_env({}, "nameserver 192.0.2.53\n").search == ()
 
 
 VALUES = st.text(max_size=40) | st.from_regex(r"[0-9a-f:.\[\]/,=+%@-]{1,40}")
