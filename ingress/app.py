@@ -18,29 +18,29 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
-from ingress.admin import Admin
-from ingress.flags import ConfigError
-from ingress.gate import AGENT, Gate, GateSettings
+from ingress.admission.gate import AGENT, Gate, GateSettings
+from ingress.admission.targets import Targets
 from ingress.http1.core import Gateway
-from ingress.listeners import BACKLOG
-from ingress.log import Access, Log
-from ingress.metrics import Publisher, gather, render
-from ingress.prepare import read_keys, stamp
-from ingress.process import usage
+from ingress.process.listeners import BACKLOG
+from ingress.process.prepare import read_keys, stamp
 from ingress.providers import build
 from ingress.refusal import Refusal
 from ingress.routes import Routes
-from ingress.stats import Stats
-from ingress.targets import Targets
+from ingress.settings.flags import ConfigError
+from ingress.telemetry.admin import Admin
+from ingress.telemetry.log import Access, Log
+from ingress.telemetry.metrics import Publisher, gather, render
+from ingress.telemetry.stats import Stats
+from ingress.telemetry.usage import usage
 
 if TYPE_CHECKING:
-    from ingress.accept import Acceptor
-    from ingress.gate import Admission, Reply
-    from ingress.head import RequestHead
-    from ingress.master import Seat
-    from ingress.prepare import Plan, Shared
+    from ingress.admission.gate import Admission, Reply
+    from ingress.http1.head import RequestHead
+    from ingress.process.accept import Acceptor
+    from ingress.process.master import Seat
+    from ingress.process.prepare import Plan, Shared
     from ingress.providers.base import Provider
-    from ingress.renew import Renewer
+    from ingress.renewal.renew import Renewer
 
 TICK = 1.0
 """Seconds between two ticks: time-outs, files, published counters."""
@@ -101,7 +101,7 @@ class Worker:
         self._provider: Provider = build(config.provider_type, config.provider, routes, self._say)
         self._gate = Gate(self._gate_settings(), routes, self._plan.keys, self._memory.throttle)
         if self._plan.renewal is not None:
-            from ingress.renew import Renewer
+            from ingress.renewal.renew import Renewer
 
             self._renewer = Renewer(self._plan.renewal, self._stats, self._say, self._memory.claims)
             self._renewer.start()
@@ -155,7 +155,7 @@ class Worker:
         )
 
     def _listen_to_signals(self, loop: asyncio.AbstractEventLoop) -> None:
-        from ingress.master import DRAIN, NOW, RELOAD, RETIRE
+        from ingress.process.master import DRAIN, NOW, RELOAD, RETIRE
 
         loop.add_signal_handler(DRAIN, self._on_leave, DRAIN)
         loop.add_signal_handler(RETIRE, self._on_leave, RETIRE)
@@ -168,7 +168,7 @@ class Worker:
         context = self._plan.certificate.context if self._plan.certificate else None
         for sock in self._seat.main:
             if config.proxy_protocol_from:
-                from ingress.accept import Acceptor
+                from ingress.process.accept import Acceptor
 
                 acceptor = Acceptor(
                     sock,
@@ -294,7 +294,7 @@ class Worker:
 
     async def _leave(self) -> None:
         """Readiness is gone already; then no new connections; then what is open gets its time."""
-        from ingress.master import RETIRE
+        from ingress.process.master import RETIRE
 
         retired = self._told == RETIRE
         if retired and self._admin_server is not None:

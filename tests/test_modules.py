@@ -7,6 +7,7 @@ every sandbox: asyncio alone is 44 ms and 10 MB (docs/decisions/0001-the-sidecar
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -135,3 +136,23 @@ def test_the_two_programs_do_not_know_each_other(one: str, other: str) -> None:
         text = path.read_text()
         assert f"import {other}" not in text, path
         assert f"from {other}" not in text, path
+
+
+# A folder of the gateway, and what it must not know: the walls that keep its pure parts pure and its floors apart.
+INGRESS_FLOORS = {
+    "ingress/routes.py": ("http1", "admission", "providers", "process", "settings", "telemetry", "renewal", "app"),
+    "ingress/refusal.py": ("http1", "admission", "providers", "process", "settings", "telemetry", "renewal", "app"),
+    "ingress/providers": ("http1", "admission", "process", "settings", "telemetry", "renewal", "app"),
+    "ingress/renewal": ("http1", "admission", "providers", "process", "settings", "app"),
+    "ingress/admission": ("providers", "process", "settings", "telemetry", "renewal", "app"),
+    "ingress/http1": ("providers", "process", "renewal", "app"),
+}
+
+
+@pytest.mark.parametrize("floor", INGRESS_FLOORS)
+def test_the_gateways_floors_know_only_what_is_below(floor: str) -> None:
+    place = CHECKOUT / floor
+    for path in [place] if place.is_file() else sorted(place.rglob("*.py")):
+        for line in path.read_text().splitlines():
+            match = re.match(r"\s*(?:from|import) ingress\.(\w+)", line)
+            assert match is None or match[1] not in INGRESS_FLOORS[floor], f"{path}: {line.strip()}"

@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 
-from ingress.config import Config, ConfigError, from_args
+from ingress.settings.config import Config, ConfigError, from_args
 
 HELP = """\
 usage: ingress healthcheck [FLAG ...]

@@ -8,18 +8,18 @@ import os
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from ingress.config import ConfigError, from_args
+from ingress.admission.targets import Targets
 from ingress.providers import ProviderError, build
 from ingress.routes import Ambiguous, Routes
-from ingress.targets import Targets
+from ingress.settings.config import ConfigError, from_args
 from policies.address import AddressError, parse_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ingress.config import Config
     from ingress.providers.base import Health, Provider
     from ingress.routes import Entry
+    from ingress.settings.config import Config
 
 HELP = """\
 usage: ingress routes [--json] [--watch] [FLAG ...]

@@ -9,11 +9,11 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
-from ingress.access import to_base36
-from ingress.browser import ENTER, is_inner
+from ingress.admission.access import to_base36
+from ingress.admission.browser import ENTER, is_inner
+from ingress.admission.routing import check_id
 from ingress.commands.signing import ACTIVE, KEYS, CommandError, Parser, find_keys, read_expiry, run, shown, span
-from ingress.flags import safe
-from ingress.routing import check_id
+from ingress.settings.flags import safe
 
 if TYPE_CHECKING:
     import argparse

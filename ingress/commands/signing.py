@@ -8,8 +8,8 @@ import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NoReturn
 
-from ingress.access import BadKeys, KeyRing
-from ingress.flags import ConfigError, duration, safe
+from ingress.admission.access import BadKeys, KeyRing
+from ingress.settings.flags import ConfigError, duration, safe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -7,12 +7,12 @@ import re
 import time
 from typing import TYPE_CHECKING
 
-from ingress.access import KeyRing, from_base36, sign
-from ingress.browser import is_enter, parse_link
+from ingress.admission.access import KeyRing, from_base36, sign
+from ingress.admission.browser import is_enter, parse_link
+from ingress.admission.routing import Route, by_host, by_path, inner_target, parse_authority, parse_token, signed_part
 from ingress.commands.signing import KEYS, CommandError, Parser, find_keys, run, shown, span
-from ingress.flags import safe
 from ingress.refusal import Refusal
-from ingress.routing import Route, by_host, by_path, inner_target, parse_authority, parse_token, signed_part
+from ingress.settings.flags import safe
 
 if TYPE_CHECKING:
     import argparse

@@ -9,22 +9,22 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, cast
 
-from ingress.body import BadBody, ChunkedReader, framed, last_chunk
-from ingress.gate import Admission, Reply
-from ingress.headers import crossing_trailers
+from ingress.admission.gate import Admission, Reply
+from ingress.http1.body import BadBody, ChunkedReader, framed, last_chunk
 from ingress.http1.connection import ANSWER, BODY, GONE, IDLE, LINGER, WAITING, Connection
+from ingress.http1.headers import crossing_trailers
 from ingress.http1.outgoing import request_head, too_large, wants_websocket
+from ingress.http1.prefix import Rewriter
 from ingress.http1.tunnel import accepts, open_tunnel
-from ingress.prefix import Rewriter
 from ingress.refusal import Refusal
 
 if TYPE_CHECKING:
-    from ingress.head import RequestHead, ResponseHead
     from ingress.http1.core import Gateway
     from ingress.http1.endpoint import Endpoint
+    from ingress.http1.head import RequestHead, ResponseHead
     from ingress.http1.upstream import Upstream
-    from ingress.limits import Limits
     from ingress.routes import Sandbox
+    from ingress.settings.limits import Limits
 
 _IDEMPOTENT = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE", b"PROPFIND", b"REPORT", b"SEARCH"))
 """Methods that may be sent again (RFC 9110 section 9.2.2)."""

@@ -14,13 +14,13 @@ import time
 from socket import SO_LINGER, SOL_SOCKET
 from typing import TYPE_CHECKING, cast
 
-from ingress.head import BadHead, RequestHead, read_request, read_similar, request_line
+from ingress.http1.head import BadHead, RequestHead, read_request, read_similar, request_line
 from ingress.refusal import Refusal
 
 if TYPE_CHECKING:
-    from ingress.headers import Outside
     from ingress.http1.client import Client
     from ingress.http1.core import Gateway
+    from ingress.http1.headers import Outside
 
 IDLE, BODY, ANSWER, WAITING, LINGER, GONE = range(6)
 """Between requests, or in a head; a request's body; its answer; for a sandbox to be ready; to be closed; closed."""

@@ -6,10 +6,10 @@ import asyncio
 import math
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from ingress.headers import WRITTEN, Outside
 from ingress.http1.client import Client
 from ingress.http1.connection import plain_address
 from ingress.http1.endpoint import Endpoint, Load, same_owner
+from ingress.http1.headers import WRITTEN, Outside
 from ingress.http1.upstream import Upstream
 from ingress.routes import Entry, Sandbox, sandboxes
 from policies.address import AddressError, Network, parse_address
@@ -17,14 +17,14 @@ from policies.address import AddressError, Network, parse_address
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
-    from ingress.gate import Admission, Gate
-    from ingress.head import Fields
+    from ingress.admission.gate import Admission, Gate
+    from ingress.admission.targets import Targets
+    from ingress.http1.head import Fields
     from ingress.http1.tunnel import Tunnel
-    from ingress.limits import Limits
     from ingress.refusal import Refusal
     from ingress.routes import Routes
-    from ingress.stats import Stats
-    from ingress.targets import Targets
+    from ingress.settings.limits import Limits
+    from ingress.telemetry.stats import Stats
 
 LAST_REQUEST = 1.0
 """Seconds that a client's idle connection is left open when draining: to close it at once could cross a request that is

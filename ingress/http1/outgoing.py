@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ingress.head import CHUNKED, RequestHead
-from ingress.headers import is_websocket, request_recipe
+from ingress.http1.head import CHUNKED, RequestHead
+from ingress.http1.headers import is_websocket, request_recipe
 from ingress.refusal import Refusal
 
 if TYPE_CHECKING:
-    from ingress.gate import Admission
-    from ingress.headers import Outside
+    from ingress.admission.gate import Admission
     from ingress.http1.endpoint import Endpoint
+    from ingress.http1.headers import Outside
 
 
 def request_head(head: RequestHead, admission: Admission, outside: Outside, endpoint: Endpoint) -> bytes:

@@ -12,13 +12,13 @@ import hashlib
 import hmac
 from typing import TYPE_CHECKING, cast
 
-from ingress.headers import response_head
+from ingress.http1.headers import response_head
 
 if TYPE_CHECKING:
-    from ingress.head import Fields, ResponseHead
     from ingress.http1.client import Client
     from ingress.http1.core import Gateway
     from ingress.http1.endpoint import Endpoint
+    from ingress.http1.head import Fields, ResponseHead
     from ingress.http1.upstream import Upstream
 
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"

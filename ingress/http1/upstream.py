@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
-from ingress.answer import Answer
-from ingress.body import BadBody, ChunkedReader, framed, last_chunk
-from ingress.head import CHUNKED, UNTIL_CLOSE, BadHead, ResponseHead, keeps_alive, read_response
-from ingress.headers import REWRITTEN, crossing_trailers, response_head
+from ingress.http1.answer import Answer
+from ingress.http1.body import BadBody, ChunkedReader, framed, last_chunk
+from ingress.http1.head import CHUNKED, UNTIL_CLOSE, BadHead, ResponseHead, keeps_alive, read_response
+from ingress.http1.headers import REWRITTEN, crossing_trailers, response_head
 
 if TYPE_CHECKING:
     from ingress.http1.client import Client

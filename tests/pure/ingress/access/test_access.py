@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingress.access import BadKeys, KeyRing, from_base36, is_signature, sign, to_base36, token_equals
+from ingress.admission.access import BadKeys, KeyRing, from_base36, is_signature, sign, to_base36, token_equals
 from tests.pure.ingress.gate.asking import base36, reference_signature
 
 SECRETS = st.binary(min_size=1, max_size=80)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ingress.admin import Admin
-from ingress.head import read_request
+from ingress.http1.head import read_request
+from ingress.telemetry.admin import Admin
 
 
 def ask(target: str, method: str = "GET", state: tuple[bool, str] = (True, "ok")) -> tuple[int, bytes, bytes, bytes]:

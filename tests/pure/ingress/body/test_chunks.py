@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ingress.body import LINE_LIMIT, TRAILER_LIMIT, BadBody, ChunkedReader, framed, last_chunk
+from ingress.http1.body import LINE_LIMIT, TRAILER_LIMIT, BadBody, ChunkedReader, framed, last_chunk
 
 Reading = tuple[bytes, list[tuple[bytes, bytes]], bytes] | None
 """Payload, trailers and rest; None: a fault."""

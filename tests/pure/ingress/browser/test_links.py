@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingress.access import KeyRing
-from ingress.browser import is_inner
+from ingress.admission.access import KeyRing
+from ingress.admission.browser import is_inner
 from ingress.routes import Sandbox
 from tests.pure.ingress.gate.asking import KEYS, NOW, SECRET, House, ask, signed
 
 if TYPE_CHECKING:
-    from ingress.gate import Reply
+    from ingress.admission.gate import Reply
 
 ROUTE = signed()
 HOST = "safe-8080.example.com"

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingress.config import SPARE, AgentRouter, Config, ConfigError, fit, from_args
-from ingress.flags import PREFIX, duration, size
-from ingress.limits import Limits
 from ingress.providers import ProviderSettings
-from ingress.settings import FLAGS, usage
+from ingress.settings.config import SPARE, AgentRouter, Config, ConfigError, fit, from_args
+from ingress.settings.flags import PREFIX, duration, size
+from ingress.settings.limits import Limits
+from ingress.settings.table import FLAGS, usage
 from policies.address import parse_network
 
 

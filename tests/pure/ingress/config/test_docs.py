@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ingress.settings import FLAGS
+from ingress.settings.table import FLAGS
 
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "ingress.md"
 

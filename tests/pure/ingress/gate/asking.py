@@ -5,12 +5,12 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import NamedTuple
 
-from ingress.access import KeyRing
-from ingress.gate import Admission, Gate, GateSettings, Reply
-from ingress.head import Fields, RequestHead
+from ingress.admission.access import KeyRing
+from ingress.admission.gate import Admission, Gate, GateSettings, Reply
+from ingress.admission.throttle import Throttle
+from ingress.http1.head import Fields, RequestHead
 from ingress.refusal import Refusal
 from ingress.routes import Routes, Sandbox
-from ingress.throttle import Throttle
 
 NOW = 1_800_000_000.0
 SECRET = b"0123456789abcdef0123456789abcdef"

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ingress.access import KeyRing
+from ingress.admission.access import KeyRing
 from ingress.routes import Ambiguous, Sandbox
 from tests.pure.ingress.gate.asking import CLIENT, KEYS, NOW, House, ask, signed
 
 if TYPE_CHECKING:
-    from ingress.gate import Admission
+    from ingress.admission.gate import Admission
 
 TOKEN = "OpenSandbox-Secure-Access: the token"
 

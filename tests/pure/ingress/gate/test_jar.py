@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ingress.prefix import jar
+from ingress.http1.prefix import jar
 from tests.pure.ingress.gate.asking import House, ask, signed
 
 COOKIE = "Cookie: sallyport-route=box/8080"

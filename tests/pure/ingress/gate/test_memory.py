@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingress.access import KeyRing
-from ingress.gate import Admission, Reply
-from ingress.head import Fields, RequestHead
+from ingress.admission.access import KeyRing
+from ingress.admission.gate import Admission, Reply
+from ingress.http1.head import Fields, RequestHead
 from ingress.refusal import Refusal
 from ingress.routes import Sandbox
 from tests.pure.ingress.gate.asking import CLIENT, KEYS, NOW, House, ask, signed

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingress.gate import AGENT_STRIPPED, STRIPPED, Admission, Reply
-from ingress.head import Fields, RequestHead
+from ingress.admission.gate import AGENT_STRIPPED, STRIPPED, Admission, Reply
+from ingress.http1.head import Fields, RequestHead
 from ingress.refusal import Refusal
 from ingress.routes import Sandbox
 from tests.pure.ingress.gate.asking import NOW, House, ask, signed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingress.listeners import shares
+from ingress.process.listeners import shares
 
 
 @given(st.integers(1, 40), st.integers(1, 40))

@@ -7,8 +7,17 @@ import pytest
 from hypothesis import example, find, given
 from hypothesis import strategies as st
 
-from ingress.head import CHUNKED, BadHead, Fields, RequestHead, read_request, read_similar, request_length, request_line
-from ingress.headers import WRITTEN
+from ingress.http1.head import (
+    CHUNKED,
+    BadHead,
+    Fields,
+    RequestHead,
+    read_request,
+    read_similar,
+    request_length,
+    request_line,
+)
+from ingress.http1.headers import WRITTEN
 
 HOST = b"Host: box.example\r\n"
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingress.head import CHUNKED, UNTIL_CLOSE, BadHead, ResponseHead, read_response
+from ingress.http1.head import CHUNKED, UNTIL_CLOSE, BadHead, ResponseHead, read_response
 
 
 def head(*lines: bytes, first: bytes = b"HTTP/1.1 200 OK") -> bytes:

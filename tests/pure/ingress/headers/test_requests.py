@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingress.gate import STRIPPED as OWN
-from ingress.head import Fields, keeps_alive
-from ingress.headers import FORWARDED, HOP_BY_HOP, WRITTEN, Outside, is_websocket, request_recipe
+from ingress.admission.gate import STRIPPED as OWN
+from ingress.http1.head import Fields, keeps_alive
+from ingress.http1.headers import FORWARDED, HOP_BY_HOP, WRITTEN, Outside, is_websocket, request_recipe
 
 STRIPPED = OWN | WRITTEN
 CLIENT = Outside("203.0.113.7", secure=False)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingress.gate import STRIPPED as OWN
-from ingress.head import CHUNKED, UNTIL_CLOSE, read_response
-from ingress.headers import HOP_BY_HOP, WRITTEN, Rewrite, crossing_trailers, response_head
+from ingress.admission.gate import STRIPPED as OWN
+from ingress.http1.head import CHUNKED, UNTIL_CLOSE, read_response
+from ingress.http1.headers import HOP_BY_HOP, WRITTEN, Rewrite, crossing_trailers, response_head
 
 STRIPPED = OWN | WRITTEN
 

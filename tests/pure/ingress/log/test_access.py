@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingress.gate import Admission
-from ingress.head import RequestHead, read_request
-from ingress.log import Access, Log, mask_target
+from ingress.admission.gate import Admission
+from ingress.http1.head import RequestHead, read_request
 from ingress.routes import Sandbox
+from ingress.telemetry.log import Access, Log, mask_target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

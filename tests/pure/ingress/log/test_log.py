@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingress.log import Log, timestamp
+from ingress.telemetry.log import Log, timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

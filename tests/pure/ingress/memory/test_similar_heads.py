@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingress.access import KeyRing
-from ingress.gate import Gate, GateSettings
+from ingress.admission.access import KeyRing
+from ingress.admission.gate import Gate, GateSettings
+from ingress.admission.throttle import Throttle
 from ingress.http1.core import Gateway
 from ingress.http1.upstream import Upstream
-from ingress.limits import Limits
 from ingress.routes import Routes, Sandbox
-from ingress.stats import Stats
-from ingress.throttle import Throttle
+from ingress.settings.limits import Limits
+from ingress.telemetry.stats import Stats
 
 if TYPE_CHECKING:
     from ingress.http1.client import Client

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingress.metrics import FRESH, SLOT, Board, Publisher, gather
-from ingress.stats import Stats
+from ingress.telemetry.metrics import FRESH, SLOT, Board, Publisher, gather
+from ingress.telemetry.stats import Stats
 
 
 def busy(requests: int, connections: int = 0, sandboxes: int = 0) -> Stats:

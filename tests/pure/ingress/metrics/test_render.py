@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingress.metrics import SLOT, Board, Publisher, gather, render
-from ingress.stats import Stats
+from ingress.telemetry.metrics import SLOT, Board, Publisher, gather, render
+from ingress.telemetry.stats import Stats
 from tests.pure.ingress.metrics.exposition import Family, Wrong, read
 
 PREFIX = "sallyport_ingress_"

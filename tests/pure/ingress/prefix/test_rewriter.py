@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingress.prefix import Rewriter, jar
+from ingress.http1.prefix import Rewriter, jar
 
 PREFIX = b"/box/8080"
 rewriter = Rewriter(PREFIX, frozenset((b"gate.example", b"localhost:8080", b"[::1]:8080")))

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingress.proxyprotocol import LONGEST, V1_LONGEST, V2_LONGEST, V2_SIGNATURE, BadHeader, Header, parse
+from ingress.process.proxyprotocol import (
+    LONGEST,
+    V1_LONGEST,
+    V2_LONGEST,
+    V2_SIGNATURE,
+    BadHeader,
+    Header,
+    parse,
+)
 
 
 def v2(command: int, family: int, transport: int, rest: bytes, *, version: int = 2, length: int | None = None) -> bytes:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingress.renew import Dsn, check_dsn
+from ingress.renewal.renew import Dsn, check_dsn
 
 NONE: dict[str, str] = {}
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingress.intents import AGAIN, KEEP, LONGEST_URI, QUEUE, SEEN, Claims, Intent, Intents, rfc3339
+from ingress.renewal.intents import AGAIN, KEEP, LONGEST_URI, QUEUE, SEEN, Claims, Intent, Intents, rfc3339
 
 WALL = 1_767_225_599_123_456_780
 

@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingress.head import Fields, RequestHead
-from ingress.refusal import Refusal
-from ingress.routing import (
+from ingress.admission.routing import (
     Authority,
     Route,
     authority_and_target,
@@ -21,6 +19,8 @@ from ingress.routing import (
     parse_token,
     signed_part,
 )
+from ingress.http1.head import Fields, RequestHead
+from ingress.refusal import Refusal
 
 S = "0a1b2c3dz"
 

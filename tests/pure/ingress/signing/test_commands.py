@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ingress.admission.routing import Route
 from ingress.commands import sign, verify
 from ingress.commands.signing import read_expiry, span
-from ingress.routing import Route
 from tests.pure.ingress.gate.asking import KEYS, House, ask
 
 if TYPE_CHECKING:

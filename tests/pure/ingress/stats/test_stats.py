@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingress.stats import BOUNDS, MAX_LABELS, MAX_REFUSALS, Stats
+from ingress.telemetry.stats import BOUNDS, MAX_LABELS, MAX_REFUSALS, Stats
 
 
 def test_a_fresh_one_is_all_zero() -> None:

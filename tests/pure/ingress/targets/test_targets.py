@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ingress.admission.targets import KEPT, MOST_NAMES, Targets, is_local_address
 from ingress.refusal import Refusal
-from ingress.targets import KEPT, MOST_NAMES, Targets, is_local_address
 from policies.address import format_address, parse_address, parse_network
 
 if TYPE_CHECKING:

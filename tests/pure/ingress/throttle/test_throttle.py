@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingress.throttle import CLIENT, LOOKS, MISSING, RECENT, SANDBOX, Throttle
+from ingress.admission.throttle import CLIENT, LOOKS, MISSING, RECENT, SANDBOX, Throttle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

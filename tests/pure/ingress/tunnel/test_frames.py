@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingress.head import BadHead, Fields, read_response
+from ingress.http1.head import BadHead, Fields, read_response
 from ingress.http1.tunnel import Boundaries, accepts
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ingress.access import KeyRing, to_base36
+from ingress.admission.access import KeyRing, to_base36
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

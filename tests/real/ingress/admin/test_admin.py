@@ -11,9 +11,9 @@ import h11
 import pytest
 import uvloop
 
-from ingress.admin import CONNECTIONS, HEAD_BYTES, Admin, Timeouts
-from ingress.metrics import SLOT, Board, Publisher, gather, render
-from ingress.stats import Stats
+from ingress.telemetry.admin import CONNECTIONS, HEAD_BYTES, Admin, Timeouts
+from ingress.telemetry.metrics import SLOT, Board, Publisher, gather, render
+from ingress.telemetry.stats import Stats
 from tests.pure.ingress.metrics.exposition import read
 
 if TYPE_CHECKING:

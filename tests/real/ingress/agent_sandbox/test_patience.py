@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from ingress.access import KeyRing
-from ingress.gate import AGENT, AGENT_STRIPPED, Gate, GateSettings
+from ingress.admission.access import KeyRing
+from ingress.admission.gate import AGENT, AGENT_STRIPPED, Gate, GateSettings
+from ingress.admission.targets import Targets
+from ingress.admission.throttle import Throttle
 from ingress.http1.core import Gateway
-from ingress.limits import Limits
 from ingress.routes import Routes, Sandbox
-from ingress.stats import Stats
-from ingress.targets import Targets
-from ingress.throttle import Throttle
+from ingress.settings.limits import Limits
+from ingress.telemetry.stats import Stats
 from policies.address import parse_network
 
 

@@ -11,10 +11,10 @@ from urllib.parse import quote
 import pytest
 import uvloop
 
-from ingress import renew
-from ingress.intents import QUEUE, Claims
-from ingress.renew import Renewer, RenewSettings, check_dsn
-from ingress.stats import Stats
+from ingress.renewal import renew
+from ingress.renewal.intents import QUEUE, Claims
+from ingress.renewal.renew import Renewer, RenewSettings, check_dsn
+from ingress.telemetry.stats import Stats
 from tests.real.ingress.renew.conftest import PASSWORD, PATIENCE
 
 if TYPE_CHECKING:
@@ -295,7 +295,7 @@ def test_i11_drops_are_counted_and_memory_is_bounded(redis: RealRedis) -> None:
 
 
 def test_i11_what_is_kept_too_long_is_counted_as_failed(redis: RealRedis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingress.intents.KEEP", 0.2)
+    monkeypatch.setattr("ingress.renewal.intents.KEEP", 0.2)
 
     async def scene() -> None:
         redis.kill()

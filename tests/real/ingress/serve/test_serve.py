@@ -294,7 +294,7 @@ def test_i7_with_few_descriptors_who_is_too_many_is_told_so(start_gateway: Any, 
 
 # -- reloading -----------------------------------------------------------------------------------------------------
 def test_keys_are_rotated_without_a_restart(start_gateway: Any, origin: Any, tmp_path: Path) -> None:
-    from ingress.access import KeyRing
+    from ingress.admission.access import KeyRing
 
     old, new = (base64.b64encode(letter * 32).decode() for letter in (b"o", b"n"))
     keys = tmp_path / "keys"

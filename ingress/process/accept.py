@@ -15,7 +15,7 @@ import errno
 import socket
 from typing import TYPE_CHECKING
 
-from ingress.proxyprotocol import LONGEST, BadHeader, Header, parse
+from ingress.process.proxyprotocol import LONGEST, BadHeader, Header, parse
 from ingress.refusal import Refusal
 from policies.address import AddressError, parse_address
 

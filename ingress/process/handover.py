@@ -22,7 +22,7 @@ import struct
 import time
 from typing import Any, NamedTuple
 
-from ingress.listeners import StartError
+from ingress.process.listeners import StartError
 
 VERSION = 1
 _AT_ONCE = 200  # descriptors in one message; the kernel takes 253

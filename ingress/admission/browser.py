@@ -21,12 +21,12 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from ingress.access import KeyRing, from_base36
+from ingress.admission.access import KeyRing, from_base36
+from ingress.admission.routing import Authority, Route, by_path, parse_authority, signed_part
 from ingress.refusal import Refusal
-from ingress.routing import Authority, Route, by_path, parse_authority, signed_part
 
 if TYPE_CHECKING:
-    from ingress.head import Fields, RequestHead
+    from ingress.http1.head import Fields, RequestHead
 
 ENTER = b"/.sallyport/enter"
 ACCESS_COOKIE = b"sallyport-access"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ingress.head import CHUNKED, Fields, ResponseHead
+from ingress.http1.head import CHUNKED, Fields, ResponseHead
 from ingress.refusal import SOURCE_HEADER
 
 HOP_BY_HOP = frozenset(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ingress.refusal import Refusal
 
 if TYPE_CHECKING:
-    from ingress.head import Fields, RequestHead
+    from ingress.http1.head import Fields, RequestHead
 
 ROUTING_HEADER = b"opensandbox-ingress-to"
 OLD_ROUTING_HEADER = b"open-sandbox-ingress"

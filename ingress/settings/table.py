@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ingress.flags import Flag
-from ingress.limits import Limits
+from ingress.settings.flags import Flag
+from ingress.settings.limits import Limits
 
 MODES = ("header", "host", "uri", "header+uri", "host+uri", "agent-sandbox")
 LEVELS = ("debug", "info", "warn", "error")

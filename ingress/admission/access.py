@@ -18,7 +18,7 @@ import re
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from ingress.routing import MAX_EXPIRES
+from ingress.admission.routing import MAX_EXPIRES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

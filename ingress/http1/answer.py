@@ -6,8 +6,8 @@ all. What has to be decided about such a head was decided at the first of them.
 
 from __future__ import annotations
 
-from ingress.head import Fields, ResponseHead, check_response, content_length
-from ingress.headers import ANSWER_FIXED, Recipe, answer_dropped
+from ingress.http1.head import Fields, ResponseHead, check_response, content_length
+from ingress.http1.headers import ANSWER_FIXED, Recipe, answer_dropped
 
 _BODYLESS = (204, 304)
 

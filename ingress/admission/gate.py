@@ -13,14 +13,11 @@ from http import HTTPStatus
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
-from ingress import browser
-from ingress.access import ACCESS_HEADER, KeyRing
-from ingress.agentwire import AGENT_HEADERS, in_the_routers_words, place, read_agent_route
-from ingress.door import Door
-from ingress.prefix import jar
-from ingress.refusal import Refusal
-from ingress.routes import Ambiguous, Sandbox
-from ingress.routing import (
+from ingress.admission import browser
+from ingress.admission.access import ACCESS_HEADER, KeyRing
+from ingress.admission.agentwire import AGENT_HEADERS, in_the_routers_words, place, read_agent_route
+from ingress.admission.door import Door
+from ingress.admission.routing import (
     RENEW_HEADER,
     ROUTING_HEADERS,
     Authority,
@@ -33,11 +30,14 @@ from ingress.routing import (
     no_route,
     signed_part,
 )
+from ingress.http1.prefix import jar
+from ingress.refusal import Refusal
+from ingress.routes import Ambiguous, Sandbox
 
 if TYPE_CHECKING:
-    from ingress.head import Fields, RequestHead
+    from ingress.admission.throttle import Throttle
+    from ingress.http1.head import Fields, RequestHead
     from ingress.routes import Routes
-    from ingress.throttle import Throttle
 
 AGENT = "agent-sandbox"
 STRIPPED = frozenset((*ROUTING_HEADERS, RENEW_HEADER, ACCESS_HEADER))

@@ -15,13 +15,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from ingress.intents import Claims, Intents
+from ingress.renewal.intents import Claims, Intents
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ingress.intents import Intent
-    from ingress.stats import Stats
+    from ingress.renewal.intents import Intent
+    from ingress.telemetry.stats import Stats
 
 BATCH = 128
 EXCHANGE = 2.0

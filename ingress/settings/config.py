@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from ingress.flags import ConfigError, Reader, networks, safe, truth, whole
-from ingress.limits import Limits
 from ingress.providers import TYPES, ProviderSettings
-from ingress.settings import FLAGS, LEVELS, MODES
+from ingress.settings.flags import ConfigError, Reader, networks, safe, truth, whole
+from ingress.settings.limits import Limits
+from ingress.settings.table import FLAGS, LEVELS, MODES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -14,7 +14,7 @@ import os
 import ssl
 from typing import TYPE_CHECKING
 
-from ingress.listeners import StartError
+from ingress.process.listeners import StartError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,12 +19,12 @@ import struct
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from ingress.stats import BOUNDS
+from ingress.telemetry.stats import BOUNDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ingress.stats import Stats
+    from ingress.telemetry.stats import Stats
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 SLOT = 131_072

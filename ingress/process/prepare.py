@@ -12,22 +12,22 @@ import time
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
-from ingress.access import BadKeys, KeyRing
-from ingress.flags import ConfigError
-from ingress.listeners import StartError
-from ingress.log import Log
-from ingress.metrics import Board
+from ingress.admission.access import BadKeys, KeyRing
+from ingress.admission.throttle import Throttle
+from ingress.process.listeners import StartError
 from ingress.providers import ProviderError, build
 from ingress.routes import Routes
-from ingress.throttle import Throttle
+from ingress.settings.flags import ConfigError
+from ingress.telemetry.log import Log
+from ingress.telemetry.metrics import Board
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ingress.config import Config
-    from ingress.intents import Claims
-    from ingress.renew import RenewSettings
-    from ingress.tls import Certificate
+    from ingress.process.tls import Certificate
+    from ingress.renewal.intents import Claims
+    from ingress.renewal.renew import RenewSettings
+    from ingress.settings.config import Config
 
 _LARGEST_KEYS = 1 << 20
 
@@ -59,7 +59,7 @@ def prepare(config: Config) -> Plan:
         log.warn(f"keys {', '.join(keys.short)} are short enough to be searched offline; use 32 random octets")
     certificate = None
     if config.tls_cert:
-        from ingress.tls import Certificate
+        from ingress.process.tls import Certificate
 
         certificate = Certificate(config.tls_cert, config.tls_key)
     import_module("ingress.app")
@@ -79,7 +79,7 @@ def _renewal(config: Config) -> RenewSettings | None:
     if not config.renew_enabled:
         return None
     import_module("redis.asyncio")  # half a second of a worker's time otherwise
-    from ingress.renew import RenewSettings, check_dsn
+    from ingress.renewal.renew import RenewSettings, check_dsn
 
     try:
         dsn = check_dsn(config.renew_dsn)
@@ -114,7 +114,7 @@ def shared(plan: Plan, workers: int, handed: Mapping[str, tuple[int, bytes]]) ->
     descriptor, key = handed.get("throttle", (-1, None))
     claims = None
     if plan.renewal is not None:
-        from ingress.intents import Claims
+        from ingress.renewal.intents import Claims
 
         claims = Claims()
     return Shared(Throttle(key, descriptor), Board(workers), claims)

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ingress.gate import Admission
-    from ingress.head import RequestHead
+    from ingress.admission.gate import Admission
+    from ingress.http1.head import RequestHead
 
 _LEVELS = {"debug": 0, "info": 1, "warn": 2, "error": 3}
 _MOST = 4096  # PIPE_BUF on Linux

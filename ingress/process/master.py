@@ -21,16 +21,16 @@ import sys
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from ingress import handover
-from ingress.config import Config, ConfigError, fit, from_args
-from ingress.listeners import Listeners, StartError, open_port, shares, show
-from ingress.system import cores, die_with_parent, raise_file_limit, spare_memory
+from ingress.process import handover
+from ingress.process.listeners import Listeners, StartError, open_port, shares, show
+from ingress.process.system import cores, die_with_parent, raise_file_limit, spare_memory
+from ingress.settings.config import Config, ConfigError, fit, from_args
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Mapping, Sequence
 
-    from ingress.log import Log
+    from ingress.telemetry.log import Log
 
 EXIT_FAILED = 1
 EXIT_CONFIG = 2
@@ -81,7 +81,7 @@ def serve(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     taken: handover.Claim | None = None
     try:
         config = fit(from_args(argv, environ), raise_file_limit())
-        from ingress.prepare import prepare
+        from ingress.process.prepare import prepare
 
         plan = prepare(config)
         count = config.workers or cores()
@@ -96,7 +96,7 @@ def serve(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         print(f"ingress: {error}", file=sys.stderr, flush=True)
         return EXIT_CONFIG
     from ingress.app import work
-    from ingress.prepare import shared, to_hand
+    from ingress.process.prepare import shared, to_hand
 
     memory = shared(plan, count, handed.memory)
     master = Master(config, listeners, count, offer, taken, to_hand(memory))

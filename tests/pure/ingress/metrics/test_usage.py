@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from ingress.process import usage
+from ingress.telemetry.usage import usage
 
 
 def test_usage_is_this_process() -> None:

@@ -11,7 +11,7 @@ from policies.address import AddressError, format_address, parse_address
 from policies.special import AddressClass, classify
 
 if TYPE_CHECKING:
-    from ingress.head import Fields
+    from ingress.http1.head import Fields
     from ingress.routes import Sandbox
 
 AGENT_HEADERS = frozenset(

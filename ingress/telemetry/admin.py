@@ -11,13 +11,13 @@ import asyncio
 from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from ingress.head import BadHead, read_request
-from ingress.metrics import CONTENT_TYPE
+from ingress.http1.head import BadHead, read_request
+from ingress.telemetry.metrics import CONTENT_TYPE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ingress.head import RequestHead
+    from ingress.http1.head import RequestHead
 
 HEAD_BYTES = 8192
 CONNECTIONS = 64

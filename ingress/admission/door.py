@@ -9,15 +9,15 @@ import hmac
 from math import inf
 from typing import TYPE_CHECKING
 
-from ingress import browser
-from ingress.access import ACCESS_HEADER, KeyRing, token_equals
+from ingress.admission import browser
+from ingress.admission.access import ACCESS_HEADER, KeyRing, token_equals
 from ingress.refusal import Refusal
 
 if TYPE_CHECKING:
-    from ingress.head import Fields, RequestHead
+    from ingress.admission.routing import Authority, Route
+    from ingress.admission.throttle import Throttle
+    from ingress.http1.head import Fields, RequestHead
     from ingress.routes import Sandbox
-    from ingress.routing import Authority, Route
-    from ingress.throttle import Throttle
 
 
 _ROUTER = "/"

@@ -1,0 +1,1 @@
+"""Who is let in where: route, access, throttle, target. Pure but for the name look-up in `targets`."""

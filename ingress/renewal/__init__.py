@@ -1,0 +1,1 @@
+"""Renew intents: when one is due, and Redis."""

@@ -1,0 +1,1 @@
+"""What an operator chooses: flags and variables, read once, checked before anything listens."""

@@ -1,0 +1,1 @@
+"""What the gateway says of itself: counters, metrics, the admin port, logs."""
