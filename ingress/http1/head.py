@@ -181,7 +181,7 @@ def read_request(raw: bytes) -> RequestHead:
             raise BadHead("an HTTP/1.1 request needs a Host header")
     elif len(hosts) > 1:
         raise BadHead("more than one Host header")
-    return RequestHead(method, target, version, fields, request_length(fields, version))
+    return RequestHead(method, target, version, fields, body_length(fields, version, 0))
 
 
 def request_line(line: bytes) -> tuple[bytes, bytes, int]:
@@ -198,23 +198,18 @@ def request_line(line: bytes) -> tuple[bytes, bytes, int]:
     return parts[0], parts[1], version
 
 
-def request_length(fields: Fields, version: int) -> int:
-    """The body's length: bytes, or CHUNKED; without a word of it, 0 (RFC 9112 section 6.3)."""
-    codings = fields.all(b"transfer-encoding")
-    lengths = fields.all(b"content-length")
-    if codings:
-        _check_codings(codings, version)
-        if lengths:
+def body_length(fields: Fields, version: int, untold: int) -> int:
+    """The body's length as the fields tell it: octets, or CHUNKED; without a word of it, `untold` (RFC 9112, 6.3)."""
+    if b"transfer-encoding" in fields:
+        if version == 10:
+            raise BadHead("Transfer-Encoding in an HTTP/1.0 message")
+        codings = fields.all(b"transfer-encoding")
+        if len(codings) != 1 or codings[0].lower() != b"chunked":
+            raise BadHead("a Transfer-Encoding other than `chunked`")
+        if b"content-length" in fields:
             raise BadHead("both Transfer-Encoding and Content-Length")
         return CHUNKED
-    return content_length(fields) if lengths else 0
-
-
-def _check_codings(codings: list[bytes], version: int) -> None:
-    if version == 10:
-        raise BadHead("Transfer-Encoding in an HTTP/1.0 message")
-    if len(codings) != 1 or codings[0].lower() != b"chunked":
-        raise BadHead("a Transfer-Encoding other than `chunked`")
+    return content_length(fields) if b"content-length" in fields else untold
 
 
 def content_length(fields: Fields) -> int:
@@ -237,17 +232,7 @@ def read_response(raw: bytes) -> ResponseHead:
     if _REASON(reason) is None:
         raise BadHead("a control character in the reason phrase")
     fields = _fields(raw, line_end)
-    codings = fields.all(b"transfer-encoding")
-    lengths = fields.all(b"content-length")
-    if codings:
-        _check_codings(codings, version)
-        if lengths:
-            raise BadHead("both Transfer-Encoding and Content-Length")
-        length = CHUNKED
-    elif lengths:
-        length = content_length(fields)
-    else:
-        length = UNTIL_CLOSE
+    length = body_length(fields, version, UNTIL_CLOSE)
     return ResponseHead(int(parts[1]), reason, version, fields, length)
 
 
