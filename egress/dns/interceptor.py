@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from egress.dns.answer import Answer
+    from egress.dns.budget import Account, Budget
     from egress.dns.straight import Plain
     from egress.dns.wire import Query, Record
     from policies.matcher import CompiledPolicy
@@ -56,6 +57,7 @@ class Denial(NamedTuple):
     reason: str
     rule: str
     expansion: bool  # an allowed name with a search domain behind it: nobody meant to ask this
+    budget: str = ""  # the zone of an allowed name whose budget is used up
 
 
 class Outcome(NamedTuple):
@@ -75,14 +77,20 @@ class Outcome(NamedTuple):
 
 
 LEARN = Teach.LEARN  # looked up once: an enum's member costs more than a global
-Below = tuple[str, "PortSet"]  # ".example.com", and what names below it open
+Below = tuple[str, "PortSet", "Account | None"]  # ".example.com", what names below it open, who pays for them
 _BROKEN = "the answer's CNAMEs contradict each other, loop or are too many"
 
 
 class Interceptor:
     """The decisions of one policy generation."""
 
-    def __init__(self, policy: CompiledPolicy, generation: int, denied: Callable[[Denial], None]) -> None:
+    def __init__(
+        self,
+        policy: CompiledPolicy,
+        generation: int,
+        denied: Callable[[Denial], None],
+        budget: Budget | None = None,
+    ) -> None:
         self.policy = policy
         self.generation = generation
         self.cache = Cache()
@@ -91,6 +99,7 @@ class Interceptor:
         self.exact = policy.exact_names
         self._taught: dict[bytes, Teach] = {}
         self._denied = denied
+        self._budget = budget
 
     # -- queries -------------------------------------------------------------------------------------------------
     def on_query(self, query: Query, now: float, limit: int) -> bytes | Ask:
@@ -110,6 +119,11 @@ class Interceptor:
         if entry is not None:
             self.same_until = min(entry.until, entry.born + int(now - entry.born) + 1)  # until the TTL is one less
             return entry.serve(query, now, limit)
+        if self._budget is not None:
+            account = self._budget.admits(self.policy, name, decision, now)
+            if account is not None:
+                self._denied(Denial(name, query.qtype, account.reason, _origin(decision), False, account.zone))
+                return wire.denied(query, DENIED_TTL, BLOCKED, f"{name}: {decision.reason}, {account.reason}")
         return Ask(query, decision)
 
     def _deny(self, query: Query, reason: str, rule: str = "") -> bytes:
@@ -144,10 +158,13 @@ class Interceptor:
             return
         decision = self.policy.decide_below(parent)
         if decision.action is Action.ALLOW:
+            alike, account = (True, None) if self._budget is None else self._budget.below(parent, decision)
+            if not alike:
+                return
             if len(self.below) >= PARENTS:
                 self.below.clear()
             wire_form = query.question[len(first) + 1 : -5].lower()
-            self.below[wire_form] = ("." + parent, decision.ports)
+            self.below[wire_form] = ("." + parent, decision.ports, account)
 
     def teaches_all(self, addresses: tuple[tuple[bytes, int], ...]) -> bool:
         """May an allowed name teach all of these? With exceptions it is `on_answer` that decides."""
@@ -273,13 +290,16 @@ class Interceptor:
 
     def remember(self, name: str, qtype: int, outcome: Outcome, template: wire.Template, now: float) -> None:
         """Keep an answer whose addresses the kernel has acknowledged."""
-        if outcome.ttl > 0:
-            self.keep(name, qtype, template, outcome.ttl, now)
+        self.keep(name, qtype, template, outcome.ttl, now)
 
     def keep(self, name: str, qtype: int, template: wire.Template | Plain, ttl: int, now: float) -> None:
-        """The same for what is rendered already; `ttl` is in seconds, and above 0."""
+        """The same for what is rendered already; `ttl` is in seconds.
+
+        What may not be kept at all is kept for a second, with its TTL of 0 as it is: else who serves a name could have
+        the sandbox's every question passed on, and their order spells something too.
+        """
         octets = ENTRY + RECORD * len(template.offsets) + len(template.records)
-        self.cache.put(name, qtype, new_tuple(Entry, (template, now, now + ttl, octets)))
+        self.cache.put(name, qtype, new_tuple(Entry, (template, now, now + (ttl or 1), octets)))
 
 
 def _related(parent: str, hint: str) -> bool:

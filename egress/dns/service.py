@@ -2,7 +2,7 @@
 
     upstream sockets ──collect──▶ interceptor.on_answer ──▶ leases.learn ──▶ ONE netlink batch ──ack──▶ replies
     client sockets ──drain──▶ same bytes lately? ──▶ reply
-                                ├─▶ ordinary, its parent decided, not cached? ──▶ upstream.ask
+                                ├─▶ ordinary, its parent decided, not cached, within its budget? ──▶ upstream.ask
                                 └─▶ wire.parse_query ─▶ interceptor.on_query ─▶ reply, or upstream.ask
 
 What is ordinary goes straight (`straight.py`); everything else, and whatever has changed meanwhile, the careful way.
@@ -173,7 +173,12 @@ class Service:
                 parent = below(body[at:])
                 if parent is not None and at <= 64 and not body[1:at].translate(None, PLAIN):
                     name = body[1:at].decode() + parent[0]
-                    if name not in exact and (name, shape.qtype) not in cached:
+                    account = parent[2]
+                    if (
+                        name not in exact
+                        and (name, shape.qtype) not in cached
+                        and (account is None or account.admits(name, now))
+                    ):
                         waiter = new_tuple(Waiter, (data, sock, address, shape.limit, shape))
                         body += data[end : end + 5]
                         if upstream.ask(name, shape.qtype, waiter, now, body, interceptor, parent[1]):
@@ -347,8 +352,7 @@ class Service:
         waiters = question.waiters
         self.answered += len(waiters)
         records, teaches, ttl, _ = plain
-        if ttl:
-            self.interceptor.keep(question.name, question.qtype, plain, ttl, now)
+        self.interceptor.keep(question.name, question.qtype, plain, ttl, now)
         asked = 12 + len(question.body)
         for waiter in waiters:
             data, out, address, limit, shape = waiter
