@@ -176,8 +176,11 @@ class Client(Connection):
         load.inflight += 1
         core.stats.inflight += 1
         self._endpoint = endpoint
-        self.plain = self._may_be_plain() and self.state == ANSWER
-        idempotent = self.state == ANSWER and head.method in _IDEMPOTENT
+        if self.state == ANSWER:
+            self.plain = self._keep and head.version == 11 and not self.head_only and not admission.set_cookie
+            idempotent = head.method in _IDEMPOTENT
+        else:
+            idempotent = False
         self._replay = request if idempotent else b""
         upstream = endpoint.take(idempotent)
         if upstream is None:
@@ -187,9 +190,6 @@ class Client(Connection):
             self._upstream = upstream
             upstream.begin(self, request)
 
-    def _may_be_plain(self) -> bool:
-        return self._keep and self.version == 11 and not self.head_only and not self.admission.set_cookie
-
     async def _connect(self, endpoint: Endpoint) -> None:
         try:
             upstream = await endpoint.open()
@@ -198,7 +198,8 @@ class Client(Connection):
                 self._fail(refusal)
             return
         if self._endpoint is not endpoint or self._upstream is not None or self.state not in (BODY, ANSWER):
-            endpoint.give_back(upstream)
+            if upstream.usable():
+                endpoint.give_back(upstream)
             return
         if endpoint.retired:  # while we dialled: the address may be another's now
             upstream.close()
@@ -247,7 +248,7 @@ class Client(Connection):
             self._chunks = None
         self._left = 0
         self.state = ANSWER
-        self.plain = self._may_be_plain()
+        self.plain = self._keep and self.version == 11 and not self.head_only and not self.admission.set_cookie
         self._buffer = rest
 
     def _to_upstream(self, data: bytes) -> None:

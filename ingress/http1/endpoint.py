@@ -67,7 +67,7 @@ class Endpoint:
         """Keep a connection for the next request, or close it where it isn't wanted."""
         core = self.core
         idle = self.idle
-        if self.retired or len(idle) >= core.limits.idle_per_endpoint or core.draining or not upstream.usable():
+        if self.retired or len(idle) >= core.limits.idle_per_endpoint or core.draining:
             upstream.close()
             return
         upstream.idle_since = core.now

@@ -183,7 +183,9 @@ class Upstream(asyncio.Protocol):
         if length >= 0:
             have = len(data) - end
             if have == length:
-                client.send(head + data[end:] if length else head)
+                out = head + data[end:] if length else head
+                client.sent += len(out)
+                client.transport.write(out)
                 self._finish(client, self._keep)
             elif have < length:
                 self._left = length - have
