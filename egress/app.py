@@ -20,6 +20,7 @@ from egress.control.files import FileError, PolicyFile
 from egress.control.rulefiles import RuleFiles
 from egress.control.sources import read_variables, starting_policy
 from egress.control.store import PolicyStore
+from egress.dns.budget import Budget
 from egress.dns.interceptor import printable
 from egress.dns.listener import TcpListener
 from egress.dns.upstream import Ports, Server, Upstream
@@ -27,6 +28,7 @@ from egress.firewall import FirewallError
 from egress.guard import Guard, Placement
 from egress.log import Log
 from egress.loop import Loop
+from egress.metrics import Counters, Machine, prometheus, snapshot
 from egress.privileges import take_up
 from egress.state import Handover
 from egress.supervisor import dns_ports
@@ -41,9 +43,12 @@ if TYPE_CHECKING:
     from egress.control.server import Server as ApiServer
     from egress.control.sources import Always, Variables
     from egress.dns.interceptor import Denial
+    from egress.exporter import Exporter
     from egress.firewall.guardhouse import Firewall
     from egress.firewall.neighbours import Redirect
     from egress.firewall.nflog import Denied
+    from egress.metrics import Metric
+    from egress.own import Own
     from egress.privileges import Held
     from egress.supervisor import Sockets
     from egress.webhook import Webhook
@@ -115,6 +120,7 @@ class Worker:
             self._denied_name,
             self.log.warn,
             self._opened if self.log.enabled("info") else None,
+            Budget(config.name_budget, config.search) if config.name_budget.octets else None,
         )
         self.store = PolicyStore(self.loop, self.guard, plan.file)
         self.rule_files = RuleFiles(self.loop, self._rules_changed, self.log.warn)
@@ -124,6 +130,11 @@ class Worker:
         self._looking = False  # the policy file is looked at again
         self._rules_used = self.rule_files.rules  # the rule files' content that it is loaded with
         self._webhook: Webhook | None = None
+        self._own: Own | None = None
+        self._exporter: Exporter | None = None
+        self._counters = Counters()
+        self._machine = Machine(_text)
+        self._metrics: tuple[float, bytes] = (float("-inf"), b"")
 
     def run(self) -> int:
         self.rule_files.load()
@@ -219,12 +230,16 @@ class Worker:
         )
         servers = tuple(Server(upstream.address, upstream.port) for upstream in config.upstreams)
         service.upstream = Upstream(self.loop, servers, ports, config.upstream_timeout, service.round)
-        if config.deny_webhook is not None:
+        service.observe = self._counters.durations.note
+        if config.deny_webhook is not None or config.otlp is not None:
             from egress.own import Own
+
+            self._own = Own(self.loop, self.guard, firewall, servers, ports, config.upstream_timeout)
+        if config.deny_webhook is not None and self._own is not None:
             from egress.webhook import Webhook
 
-            own = Own(self.loop, self.guard, firewall, servers, ports, config.upstream_timeout)
-            self._webhook = Webhook(config.deny_webhook, config.sandbox_id, own.connect, self.loop, self.log.warn)
+            dial = self._own.connect
+            self._webhook = Webhook(config.deny_webhook, config.sandbox_id, dial, self.loop, self.log.warn)
         for sock in self.plan.sockets.udp:
             service.listen(sock)
         for sock in self.plan.sockets.tcp:
@@ -246,6 +261,15 @@ class Worker:
         self.loop.run_in_thread(redirects, self._told_of_neighbours)
         self.firewall.watch_denied(self.loop, self._denied_packet)
         self.loop.call_later(self.config.probe_interval, self._probe)
+        if self.config.otlp is not None and self._own is not None:
+            from egress.exporter import Exporter
+
+            config, dial = self.config, self._own.connect
+            attributes = [(key, str(value)) for key, value in _events.identity(config).items()]
+            self._exporter = Exporter(
+                self.config.otlp, config.otlp_interval, attributes, self._measure, dial, self.loop, self.log.warn
+            )
+            self._exporter.start()
 
     def _told_of_neighbours(self, found: tuple[Redirect, ...] | None, error: BaseException | None) -> None:
         for redirect in found or ():
@@ -274,7 +298,8 @@ class Worker:
                 self.log.error("the control API cannot be loaded", error=str(error))
                 return
             config = self.config
-            server = result[1](self.loop, result[0](self.loop, self.store, config.token, config.max_rules, self.events))
+            api = result[0](self.loop, self.store, config.token, config.max_rules, self.events, self._prometheus)
+            server = result[1](self.loop, api)
             if self.plan.sockets.unix is not None:
                 server.listen(self.plan.sockets.unix)
             listen(server)
@@ -298,11 +323,31 @@ class Worker:
     # -- what is told --------------------------------------------------------------------------------------------
     def _denied_name(self, denial: Denial) -> None:
         if denial.expansion:
+            self._counters.expansions += 1
             self.log.debug("search-list expansion denied", **{"target.host": denial.name})
+            return
+        self._counters.denied += 1
+        if denial.budget:
+            self._counters.over_budget += 1
+            if not self.events.over_budget(denial.name, denial.budget, denial.reason, denial.rule):
+                return  # a tunnel has thousands: the webhook, too, hears of it once in a while
+            if self._webhook is not None:
+                self._webhook.denied(denial.name)
             return
         self.events.denied_name(denial.name, denial.reason, denial.rule)
         if self._webhook is not None:
             self._webhook.denied(denial.name)
+
+    def _measure(self) -> tuple[Metric, ...]:
+        undelivered = 0 if self._exporter is None else self._exporter.failed
+        return snapshot(self._counters, self._machine, self.guard.rules, self.guard.updates, undelivered)
+
+    def _prometheus(self) -> bytes:
+        """What /metrics shows; made once a second at most, since anybody may ask."""
+        now = self.loop.now()
+        if now - self._metrics[0] >= 1.0:
+            self._metrics = (now, prometheus(self._measure()))
+        return self._metrics[1]
 
     def _opened(self, name: str, packed: bytes) -> None:
         if self.events.wants_allowed(name):
@@ -312,6 +357,11 @@ class Worker:
         names = self.guard.names_of(denied.destination)
         host = names[0] if names else ""
         self.events.denied_packet(printable(denied.destination), denied.protocol, denied.port, host)
+
+
+def _text(path: str) -> str:
+    with open(path) as file:
+        return file.read()
 
 
 def placement(config: Config, sockets: Sockets) -> Placement:

@@ -3,7 +3,8 @@
 A sandbox decides how often it is denied, so it must not decide how much is written. The first occurrence of something
 is told at once; repetitions within `WINDOW` seconds are counted and told as one line with `count` when the window
 ends. At most `KINDS` different things are kept apart at a time, what goes beyond is told as one sum per window. Names
-that were allowed and what was denied are kept in tables of their own, so that no flood of the one hides the other.
+that were allowed, what was denied and budgets that are used up are kept in tables of their own, so that no flood of the
+one hides the other.
 
 Field names are those that OpenSandbox's tools read (`opensandbox.event`, `target.host`, `target.ips`, `error`,
 `egress.default`, `rules`, `sandbox_id`); ours beside them are `action`, `reason`, `rule`, `target.port`,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 WINDOW = 10.0
 """Seconds for which repetitions are counted instead of told."""
 KINDS = 1024
-"""Different things kept apart within one window, in each of the two tables."""
+"""Different things kept apart within one window, in each of the tables."""
 TOLD = 50
 """Rules listed in one line at most."""
 _ROUND = 128  # lines told in one turn of the loop at most
@@ -60,6 +61,7 @@ class Events:
         self._silence: Silence | None = None
         self._denied = _Table()
         self._allowed = _Table()
+        self._spent = _Table()
         self._armed = False
 
     def silence(self, targets: Silence | None) -> None:
@@ -102,6 +104,18 @@ class Events:
         if rule:
             fields["rule"] = rule
         self._tell(self._denied, ("name", host), "warn", f"denied name {host}", fields)
+
+    def over_budget(self, host: str, zone: str, reason: str, rule: str) -> bool:
+        """A look-up was refused because names below `zone` had carried too much; `host` is the canonical name.
+
+        False where that was told already in this window, and is counted. `log_skip.always` does not silence it.
+        """
+        key = ("budget", zone)
+        if self._spent.repeats(key):
+            return False
+        fields: dict[str, object] = {"action": "deny", "target.host": host, "reason": reason, "rule": rule}
+        self._tell(self._spent, key, "warn", f"names below {zone} are over their budget", fields)
+        return True
 
     def denied_packet(self, address: str, protocol: str, port: int | None, host: str = "", reason: str = "") -> None:
         """A packet was refused; `address` as text, `host` a name that the address is known by."""
@@ -150,7 +164,7 @@ class Events:
 
     def _tick(self) -> None:
         now = self._clock.now()
-        for table, action in ((self._denied, "deny"), (self._allowed, "allow")):
+        for table, action in ((self._spent, "deny"), (self._denied, "deny"), (self._allowed, "allow")):
             for level, message, fields, count in table.due(now):
                 self._log.write(level, message, fields | {"count": count})
             beyond = table.beyond(now)
@@ -160,7 +174,7 @@ class Events:
                     "more than can be told one by one",
                     {"opensandbox.event": "egress.outbound", "action": action, "count": beyond},
                 )
-        self._armed = bool(self._denied or self._allowed)
+        self._armed = bool(self._denied or self._allowed or self._spent)
         if self._armed:
             self._clock.call_later(1.0, self._tick)
 

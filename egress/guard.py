@@ -28,6 +28,7 @@ from policies.values import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from egress.dns.budget import Budget
     from egress.dns.interceptor import Denial
     from egress.firewall.conntrack import Flow
     from egress.firewall.guardhouse import Firewall
@@ -69,8 +70,10 @@ class Guard:
         denied: Callable[[Denial], None],
         report: Callable[[str], None],
         opened: Callable[[str, bytes], None] | None = None,
+        budget: Budget | None = None,
     ) -> None:
-        """`denied` hears of refused names, `opened` of a name and each address that it opened or renewed."""
+        """`denied` hears of refused names, `opened` of a name and each address that it opened or renewed; `budget`
+        says what names may carry, whatever the policy."""
         self.loop = loop
         self.firewall = firewall
         self.placement = placement
@@ -81,6 +84,7 @@ class Guard:
         self._denied = denied
         self._report = report
         self._opened = opened
+        self._budget = budget
         self._compiled: CompiledPolicy | None = None
         self._document = b""
         self._leases = Leases()
@@ -92,6 +96,12 @@ class Guard:
         self._unstamped = 0
         self.service: Service | None = None
         self.repairs = 0
+        self.updates = 0  # rulesets and batches of addresses that the kernel has taken from us
+
+    @property
+    def rules(self) -> int:
+        """How many rules, the operator's among them, are in force in the kernel."""
+        return self._compiled.rule_count if self._compiled is not None and self.enforcing else 0
 
     @property
     def enforcing(self) -> bool:
@@ -209,6 +219,7 @@ class Guard:
             result: tuple[RulesetSpec, Leases, dict[PortSet, int]] | None, error: BaseException | None
         ) -> None:
             if result is not None:
+                self.updates += 1
                 self._spec, self._leases, self._classes = result
                 self._compiled = compiled
                 self._document = document
@@ -236,7 +247,7 @@ class Guard:
             self._remember(self._document, leases, spec)
 
     def _swap(self, compiled: CompiledPolicy) -> None:
-        interceptor = Interceptor(compiled, self.generation, self._denied)
+        interceptor = Interceptor(compiled, self.generation, self._denied, self._budget)
         if self.service is None:
             write = self._write if self.enforcing else None
             self.service = Service(self.loop, interceptor, self._leases, write, self._note, self._report)
@@ -294,6 +305,7 @@ class Guard:
         self.firewall.write_learned(
             [(classes[ports], packed, int(seconds * 1000)) for packed, ports, seconds in grants]
         )
+        self.updates += 1
 
     def _note(self, news: Sequence[tuple[bytes, str]]) -> None:
         """Write learned addresses down where the next worker finds them."""

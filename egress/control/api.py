@@ -5,6 +5,7 @@
     PATCH  /policy    a JSON array of rules, put before         token
     DELETE /policy    a JSON array of targets to take out       token
     GET    /healthz   "ok", or 503 and the reason               nobody is asked
+    GET    /metrics   what is counted, as Prometheus reads it   nobody is asked: no name and no address is in it
 
 Whoever connects over TCP may be the sandbox itself, loopback included, so the token is the only guard there; without
 one nobody can change anything over TCP. The unix socket is guarded by its file mode and needs none.
@@ -40,7 +41,7 @@ _READS = ("GET", "HEAD")
 _SMALL_BODY = 4096  # a GET has none; what is sent is read and ignored
 _LARGE = 256  # rules above which the document is built off the loop
 _EMPTY = re.compile(rb"\s*(?:null|\{\s*\})?\s*")
-_ROUTES = {"/policy": (*_READS, *_WRITES), "/healthz": _READS}
+_ROUTES = {"/policy": (*_READS, *_WRITES), "/healthz": _READS, "/metrics": _READS}
 
 
 class ChangeError(Exception):
@@ -84,24 +85,32 @@ class Api:
     """The `Application` behind the control sockets."""
 
     def __init__(
-        self, loop: Loop, service: PolicyService, token: str, max_rules: int, events: Events | None = None
+        self,
+        loop: Loop,
+        service: PolicyService,
+        token: str,
+        max_rules: int,
+        events: Events | None = None,
+        metrics: Callable[[], bytes] | None = None,
     ) -> None:
+        """`metrics` gives the text for Prometheus; cheap."""
         self._loop = loop
         self._service = service
         self._token = token.encode()
         self._max_rules = max_rules
         self._events = events
+        self._metrics = metrics
         self._shown: tuple[PolicySnapshot | None, bytes] = (None, b"")
 
     # -- who may ---------------------------------------------------------------------------------------------------
     def admit(self, head: Head) -> Reply | int:
         """Everything that can be said before the body is read."""
         allowed = _ROUTES.get(head.path)
-        if allowed is None:
-            return _error(404, "no such path; there are /policy and /healthz")
+        if allowed is None or (head.path == "/metrics" and self._metrics is None):
+            return _error(404, "no such path; there are /policy, /healthz and /metrics")
         if head.method not in allowed:
             return _error(405, f"{head.path} takes {', '.join(allowed)}", headers=(("Allow", ", ".join(allowed)),))
-        if head.path == "/healthz":
+        if head.path != "/policy":
             return _SMALL_BODY
         refusal = None if head.local else self._unauthorized(head)
         if refusal is not None:
@@ -138,6 +147,8 @@ class Api:
             reason = self._service.health()
             text = "ok" if reason is None else reason
             reply(Reply(200 if reason is None else 503, text.encode("utf-8", "replace"), "text/plain; charset=utf-8"))
+        elif head.path == "/metrics" and self._metrics is not None:
+            reply(Reply(200, self._metrics(), "text/plain; version=0.0.4; charset=utf-8"))
         elif head.method in _READS:
             self._show(reply)
         else:

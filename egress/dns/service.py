@@ -80,6 +80,7 @@ class Service:
         self.leases = leases
         self.upstream: Upstream | None = None
         self.answered = 0
+        self.observe: Callable[[list[Answered], float], None] | None = None  # hears of each round's finished questions
         self._loop = loop
         self._open = open_addresses  # raises when nothing was opened; None: names only, no packet is filtered
         self._remember = remember
@@ -237,7 +238,10 @@ class Service:
         upstream = self.upstream
         if upstream is not None:
             now = self._loop.now()
-            self._answers(upstream.collect(now), now)
+            finished = upstream.collect(now)
+            if self.observe is not None:
+                self.observe(finished, now)
+            self._answers(finished, now)
 
     def _answers(self, finished: Iterable[Answered], now: float) -> None:
         grants: list[Grant] = []
