@@ -94,6 +94,7 @@ class Guard:
         self._waiting: list[Callable[[], None]] = []
         self._swept = 0.0
         self._unstamped = 0
+        self._earlier = False  # the first ruleset replaces one of an earlier life of the whole sidecar
         self.service: Service | None = None
         self.repairs = 0
         self.updates = 0  # rulesets and batches of addresses that the kernel has taken from us
@@ -160,7 +161,6 @@ class Guard:
         self.loop.call_later(HEAD_START, self._catch_up)
 
     def _catch_up(self) -> None:
-        self.loop.run_in_thread(self.firewall.forget_redirects, lambda *_: None)  # else they end by themselves
         self.loop.run_in_thread(self.firewall.sweep, lambda *_: None)
         self._cut(lambda _: None)
 
@@ -171,6 +171,7 @@ class Guard:
         """
         try:
             standing = self.firewall.standing()
+            self._earlier = standing is not None and standing.mode != "lockdown" and self._handover.policy() is None
             if standing is None or standing.digest != digest(compiled):
                 return
             for index, ports in enumerate(compiled.port_classes()):
@@ -204,6 +205,12 @@ class Guard:
             leases = before.rebase(decide, self.loop.now())
             spec, classes = self._specify(compiled, leases)
             self.firewall.load(spec, sweep=self.loaded)
+            if self._earlier:
+                self._earlier = False
+                try:
+                    self.firewall.forget_redirects()
+                except (OSError, FirewallError):
+                    pass  # unused, they end by themselves
             self.generation += 1
             try:
                 self._remember(document, leases, spec)

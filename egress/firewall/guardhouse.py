@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from egress.firewall.standing import Snapshot, Standing
     from egress.loop import Loop
 
+_DIGITS = "0123456789abcdef"
 LOG_GROUP = 5353  # NFLOG groups are the namespace's own
 
 
@@ -101,7 +102,9 @@ class Firewall:
         tag = f"_{spec.flow_mark:08x}"
         if found is None or (found.digest, found.mode) != (spec.digest, spec.mode):
             return False
-        if not any(name.endswith(tag) for _, name in chains):
+        # Chains of two loads: their worker died before it had swept, perhaps before it had written down the second's
+        # secrets, so which of them is in use is not known.
+        if {name[-9:] for _, name in chains if name[-9:-8] == "_" and not name[-8:].strip(_DIGITS)} != {tag}:
             return False
         self._site = self._survey(self._site)
         self._stamp, self._loaded, self._snapshot, self._tag = spec.stamp, spec, chains, tag

@@ -26,7 +26,7 @@ from egress.firewall.nfnetlink import (
     text,
     u32,
 )
-from egress.firewall.tables import TABLE, Inventory
+from egress.firewall.tables import CUT_TABLE, TABLE, Inventory
 from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ _DROP, _ACCEPT = 0, 1
 _ANONYMOUS, _MAP = 0x1, 0x8  # NFT_SET_*
 _FORWARD, _OUTPUT = 2, 3  # NF_INET_*
 _EGRESS = 1  # NF_NETDEV_EGRESS
+
+CUT = INET | 0x100  # in a snapshot the family of the table that holds cut flows
 
 Snapshot = dict[tuple[int, str], tuple[int, int, int]]
 """(family, chain) -> (hook, policy, rules and references) of every chain of ours; hook -1 for a chain without one."""
@@ -55,22 +57,22 @@ def snapshot(sock: socket.socket) -> Snapshot:
     """Our chains as they are. Raises FirewallError."""
     chains: Snapshot = {}
     for family in (INET, NETDEV):
-        asleep = False
+        awake = {}
         for _, body in dump(sock, message(GETTABLE, DUMP, 1, family, b""), 1):
             fields = attributes(body)
-            if _text(fields.get(1)) == TABLE:
-                asleep = bool(int.from_bytes(fields.get(2, b""), "big") & _DORMANT)
-        if asleep:
-            continue
+            name = _text(fields.get(1))
+            if name in (TABLE, CUT_TABLE) and not int.from_bytes(fields.get(2, b""), "big") & _DORMANT:
+                awake[name] = family if name == TABLE else CUT
         for _, body in dump(sock, message(GETCHAIN, DUMP, 2, family, b""), 2):
             fields = attributes(body)
-            if _text(fields.get(1)) != TABLE:
+            known = awake.get(_text(fields.get(1)))
+            if known is None:
                 continue
             hook, policy = -1, _ACCEPT
             if 4 in fields:
                 hook = int.from_bytes(attributes(fields[4])[1], "big")
                 policy = int.from_bytes(fields.get(5, b"\1"), "big")
-            chains[(family, _text(fields.get(3)))] = (hook, policy, int.from_bytes(fields.get(6, b""), "big"))
+            chains[(known, _text(fields.get(3)))] = (hook, policy, int.from_bytes(fields.get(6, b""), "big"))
     return chains
 
 
