@@ -86,7 +86,7 @@ class Sidecar:
         if policy is not None:
             self.env[_PREFIX + "RULES"] = policy if isinstance(policy, str) else json.dumps(policy)
         for name, value in (env or {}).items():
-            full = name if name.startswith("OPENSANDBOX_") else _PREFIX + name
+            full = name if name.startswith(("OPENSANDBOX_", "OTEL_")) else _PREFIX + name
             self.env.pop(full, None)
             if value is not None:
                 self.env[full] = value
