@@ -80,7 +80,7 @@ def _name(compiled: CompiledPolicy, asked: Asked, name: str, mode: str) -> Verdi
         hints = ("it does not resolve: NXDOMAIN", *_near(compiled, name))
         return Verdict(asked, False, resolves.rule, resolves.reason, NOTHING, hints)
     if mode == "dns":
-        return _name_in_mode_dns(asked, resolves)
+        return _name_in_mode_dns(asked, resolves, _budget(compiled, name, resolves))
     decision = resolves
     if asked.port is not None or asked.protocol:
         decision = compiled.decide_name_port(name, asked.protocol, asked.port)
@@ -93,17 +93,18 @@ def _name(compiled: CompiledPolicy, asked: Asked, name: str, mode: str) -> Verdi
     notes.append(_stripped(compiled))
     if _by_rule(compiled):
         notes.append("an address that a rule denies stays closed, also where this name leads to it")
+    notes += _budget(compiled, name, resolves)
     return Verdict(asked, True, decision.rule, decision.reason, resolves.ports, tuple(notes))
 
 
 _PORT_53 = "port 53 always goes to the guard's own resolver, whatever the rules"
 
 
-def _name_in_mode_dns(asked: Asked, resolves: Decision) -> Verdict:
+def _name_in_mode_dns(asked: Asked, resolves: Decision, budget: list[str]) -> Verdict:
     if asked.port in (DNS_PORT, DOT_PORT):
         return Verdict(asked, False, None, _CLOSED_IN_MODE_DNS, NOTHING, ())
     notes = ("mode dns: the name resolves, and no port of what it leads to is filtered but 53 and 853",)
-    return Verdict(asked, True, resolves.rule, resolves.reason, resolves.ports, notes)
+    return Verdict(asked, True, resolves.rule, resolves.reason, resolves.ports, (*notes, *budget))
 
 
 _CLOSED_IN_MODE_DNS = "mode dns closes ports 53 and 853 to everything but the guard's own resolver"
@@ -123,6 +124,17 @@ def _stripped(compiled: CompiledPolicy) -> str:
     else:
         what = "private, loopback, multicast, reserved, link-local and metadata addresses"
     return f"{what} that it resolves to are taken out of the answer, unless an address rule opens them"
+
+
+def _budget(compiled: CompiledPolicy, name: str, resolves: Decision) -> list[str]:
+    """A word where a wildcard lets the sandbox choose the name."""
+    rule = resolves.rule
+    if rule is None or rule.kind != "suffix" or name in compiled.exact_names:
+        return []
+    from egress.dns.budget import OCTETS
+
+    limit = f"up to {OCTETS} bytes of them a day, unless OPENSANDBOX_EGRESS_NAME_BUDGET says otherwise"
+    return [f"names below {rule.target[2:]} that were never seen resolve {limit}"]
 
 
 def _by_rule(compiled: CompiledPolicy) -> bool:

@@ -128,6 +128,9 @@ def test_notes(policy: str) -> None:
     assert "private" in notes(policy, "10.1.2.3:443")
     assert "covers names below example.com" in notes(policy, "example.com")
     assert "covers quic.example.net alone" in notes(policy, "www.quic.example.net")
+    for mode in ("dns", "dns+nft"):
+        assert "names below example.com that were never seen" in notes(policy, "api.example.com", "--mode", mode)
+        assert "never seen" not in notes(policy, "quic.example.net", "--mode", mode)
     assert "refused at once" in notes(policy, "api.example.com:22")
 
 

@@ -195,3 +195,30 @@ def test_attributes_cannot_stand_in_for_what_happened(tmp_path: Path) -> None:
     assert line["level"] == "warn"
     assert line["msg"] != "forged"
     desk.close()
+
+
+def test_a_budget_is_told_once_a_window_with_the_count_of_the_rest(desk: Desk) -> None:
+    desk.events.silence(Targets(parse_rule_file("*.example.com\n", Action.ALLOW, "log_skip.always")))
+    for number in range(500):
+        told = desk.events.over_budget(f"n{number}.example.com", "example.com", "over its budget: 9 bytes", "egress[0]")
+        assert told is (number == 0), "the webhook is told as often as the log"
+    assert desk.events.over_budget("x.example.net", "example.net", "over its budget: 9 bytes", "egress[1]")
+    first, second = desk.lines()
+    assert first["opensandbox.event"] == second["opensandbox.event"] == "egress.outbound"
+    assert (first["target.host"], first["action"], first["rule"]) == ("n0.example.com", "deny", "egress[0]")
+    assert first["reason"] == "over its budget: 9 bytes"
+    assert first["msg"] == "names below example.com are over their budget"
+    desk.clock.advance(WINDOW + 1)
+    (again,) = desk.lines()
+    assert (again["count"], again["target.host"]) == (499, "n0.example.com")
+    desk.clock.advance(2 * WINDOW)
+    assert desk.lines() == []
+    assert desk.events.over_budget("x.example.com", "example.com", "over its budget: 9 bytes", "egress[0]")
+
+
+def test_a_flood_of_denied_names_does_not_hide_a_budget(desk: Desk) -> None:
+    for number in range(KINDS + 10):
+        desk.events.denied_name(f"n{number}.example.org", "default deny")
+    desk.lines()
+    assert desk.events.over_budget("x.example.com", "example.com", "over its budget: 9 bytes", "egress[0]")
+    assert len(desk.lines()) == 1
