@@ -135,12 +135,13 @@ class Firewall:
         self._change(restamp(self._site, stamp), self._site)
 
     def _change(self, text: str, site: Site) -> None:
+        done = False
         self._busy = True
         try:
             self._run(text, site)
+            done = True
         finally:
-            self._snapshot = snapshot(self._desk())
-            self._busy = False
+            self._look_back(done=done)
 
     def _open_reader(self) -> socket.socket:
         if self._reader is None:
@@ -149,9 +150,11 @@ class Firewall:
 
     def _apply(self, write: Callable[[Site], str], tag: str = "") -> None:
         believed = self._site or self._survey(None)
+        done = False
         self._busy = True
         try:
             if tag and self._exchange(write, believed, tag):
+                done = True
                 return
             self._tag = self._rubbish = ""
             try:
@@ -165,8 +168,20 @@ class Firewall:
                     self._run(write(site), site)
                 except FirewallError as again:
                     raise again from error
+            done = True
         finally:
-            self._snapshot = snapshot(self._desk())
+            self._look_back(done=done)
+
+    def _look_back(self, *, done: bool) -> None:
+        """What stands after a change of ours. After one that failed that is what should stand only if nothing is
+        missing: a repair that was refused must not make a hole look whole."""
+        try:
+            seen = snapshot(self._desk())
+            if done or self._snapshot.items() <= seen.items():
+                self._snapshot = seen
+        except (OSError, FirewallError):
+            self._snapshot = {}  # not known, so not whole: it is loaded once more
+        finally:
             self._busy = False
 
     def _exchange(self, write: Callable[[Site], str], site: Site, tag: str) -> bool:
