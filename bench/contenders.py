@@ -149,7 +149,7 @@ class Ours(Contender):
             prefix + "TOKEN": TOKEN,
             prefix + "SOCKET": str(self.folder / "egress.sock"),
             prefix + "LOG_LEVEL": "error",
-            prefix + "NAME_BUDGET": "1000000000",  # the load is millions of names; they are counted all the same
+            prefix + "NAME_BUDGET": "100000000",  # the load is millions of names; they are counted all the same
             prefix + "NAME_BUDGET_RATE": "1000000",
         }
 
