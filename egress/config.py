@@ -63,7 +63,7 @@ _ABSENT = (
     ("CREDENTIAL_VAULT_", "the credential vault"),
     ("UPSTREAM_PROXY", "chaining to an upstream proxy"),
 )
-_MOST_OCTETS = 1_000_000_000
+_MOST_OCTETS = 999_999_999
 _OTLP = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"
 _TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
@@ -397,7 +397,7 @@ def _name_budget(env: _Reader) -> Limits:
     octets = env.integer("NAME_BUDGET", NAME_OCTETS, 0, _MOST_OCTETS)
     return Limits(
         octets,
-        env.integer("NAME_BUDGET_ALL", octets * SHARES, 0, _MOST_OCTETS * SHARES),
+        env.integer("NAME_BUDGET_ALL", octets * SHARES, 0, _MOST_OCTETS),
         env.integer("NAME_BUDGET_RATE", RATE, 0, 1_000_000),
     )
 

@@ -52,24 +52,19 @@ class Limits(NamedTuple):
 class Bucket:
     """Holds `size`, is full at first, and fills up again evenly with `rate` a second."""
 
-    __slots__ = ("_at", "_left", "rate", "size")
+    __slots__ = ("at", "held", "rate", "size")
 
     def __init__(self, size: float, rate: float) -> None:
         self.size = size
         self.rate = rate
-        self._left = size
-        self._at = float("-inf")
+        self.held = size  # at `at`
+        self.at = float("-inf")  # CLOCK_MONOTONIC seconds
 
-    def left(self, now: float) -> float:
-        """What it holds at `now`, CLOCK_MONOTONIC seconds."""
-        if now > self._at:
-            self._left = min(self.size, self._left + (now - self._at) * self.rate)
-            self._at = now
-        return self._left
-
-    def take(self, amount: float) -> None:
-        """Take out what `left` has just said is there."""
-        self._left -= amount
+    def fill(self, now: float) -> None:
+        """Add what has come back until `now`."""
+        held = self.held + (now - self.at) * self.rate
+        self.held = held if held < self.size else self.size
+        self.at = now
 
 
 class Account:
@@ -101,18 +96,24 @@ class Account:
 
     def _weigh(self, name: str, now: float) -> bool:
         cost = self._unknown(name)
+        octets, total = self._octets, self._all
         if cost:
-            if self._octets.left(now) < cost:
+            if now > octets.at:
+                octets.fill(now)
+            if octets.held < cost:
                 return self._refuse(f"{self._budget.limits.octets} bytes of new names a day below {self.zone}")
-            if self._all is not None and self._all.left(now) < cost:
-                return self._refuse(f"{self._budget.limits.total} bytes of new names a day for all rules together")
+            if total is not None:
+                if now > total.at:
+                    total.fill(now)
+                if total.held < cost:
+                    return self._refuse(f"{self._budget.limits.total} bytes of new names a day for all rules together")
         if not self._ready and not self._draw(now):
             return self._refuse(f"{self._budget.limits.rate} questions a second below {self.zone}")
         self._ready -= 1
         if cost:
-            self._octets.take(cost)
-            if self._all is not None:
-                self._all.take(cost)
+            octets.held -= cost
+            if total is not None:
+                total.held -= cost
         self._budget.remember(name, len(name) - len(self.zone))
         return True
 
@@ -136,9 +137,10 @@ class Account:
         if questions is None:
             self._ready = _DRAWN
             return True
-        ready = int(min(questions.left(now), _DRAWN))
-        questions.take(ready)
-        self._ready = ready
+        if now > questions.at:
+            questions.fill(now)
+        ready = self._ready = int(min(questions.held, _DRAWN))
+        questions.held -= ready
         return ready > 0
 
     def _refuse(self, what: str) -> bool:

@@ -257,6 +257,8 @@ def test_otlp_endpoints() -> None:
 def test_name_budgets() -> None:
     assert from_env({}, RESOLV).name_budget == (49_152, 4 * 49_152, 64)
     assert from_env({PREFIX + "NAME_BUDGET": "1000"}, RESOLV).name_budget == (1000, 4000, 64)
+    most = from_env({PREFIX + "NAME_BUDGET": "999999999", PREFIX + "NAME_BUDGET_RATE": "1000000"}, RESOLV)
+    assert most.name_budget == (999_999_999, 3_999_999_996, 1_000_000)
     every = {PREFIX + "NAME_BUDGET": "0", PREFIX + "NAME_BUDGET_ALL": "7", PREFIX + "NAME_BUDGET_RATE": "0"}
     assert from_env(every, RESOLV).name_budget == (0, 7, 0)
     for name in every:
