@@ -1,19 +1,26 @@
-"""A program in the sandbox that knocks, all the time, where nothing must ever open."""
+"""A program in the sandbox that knocks, all the time, where nothing must ever open; and what has to go on meanwhile."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, Self
 
 from lab import CONTAINER_ROOT
+from lab.client import NoReply
+from tests.blackbox.place import REJECTED, allow
 
 if TYPE_CHECKING:
-    from lab import Identity, Lab
+    from lab import Identity, Lab, Sidecar
 
 FORBIDDEN = ("203.0.113.66", "2001:db8:113::66")
 """No policy of a test that uses the prober allows them."""
+NAMED, LISTED, LATER = "198.51.100.10", "198.51.100.99", "198.51.100.98"
+POLICY = allow("api.example.com", LISTED)
+OTHER = allow("api.example.com", LATER)
+FILE = {"POLICY_FILE": "/var/egress/policy.json"}
 
 # TCP and UDP, v4 and v6, as fast as the kernel refuses. A knock that is neither refused nor answered within a quarter
 # of a second is an opening too when the answer comes: `late` sockets are looked at again.
@@ -80,3 +87,19 @@ class Prober:
     @property
     def tries(self) -> int:
         return sum(self.heard.values())
+
+
+def holds(lab: Lab, listed: str = LISTED) -> bool:
+    """The policy of the test is in force, whole, and everything works."""
+    closed = LATER if listed == LISTED else LISTED
+    assert lab.connect(FORBIDDEN[0], 80) in REJECTED
+    assert lab.connect(FORBIDDEN[1], 80) in REJECTED
+    assert lab.connect(closed, 80) in REJECTED
+    with contextlib.suppress(NoReply):
+        named = lab.query("api.example.com", timeout=2).addresses == [NAMED]
+        return named and lab.connect(NAMED, 80) == "connected" and lab.connect(listed, 80) == "connected"
+    return False
+
+
+def in_force(sidecar: Sidecar) -> Any:
+    return sidecar.api("GET", "/policy").json()["policy"]

@@ -13,6 +13,7 @@ import os
 import random
 import threading
 import time
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import pytest
@@ -181,8 +182,10 @@ def check(world: Lab, sidecar: Sidecar, word: Word, before: int) -> None:
 
 
 def there(sidecar: Sidecar) -> bool:
-    with contextlib.suppress(LabError):
-        return sidecar.pid > 0
+    """Its PID namespace has its first process: before that its start-up's own children are there, and gone again."""
+    with contextlib.suppress(LabError, OSError):
+        lines = Path(f"/proc/{sidecar.pid}/status").read_text().splitlines()
+        return any(line.startswith("NSpid:") and line.split()[-1] == "1" for line in lines)
     return False
 
 
