@@ -138,7 +138,14 @@ class Client(Connection):
         self._buffer = b""
         if rest:
             self.take_body(rest)
+        self._give_up_half_a_body()
         return self._buffer
+
+    def _give_up_half_a_body(self) -> None:
+        if self._eof and self.state == BODY:  # the rest of it will never come
+            self._drop_upstream()
+            self.count("client_gone", 499)
+            self.close()
 
     def _admit(self) -> None:
         """Ask the gate, find a connection, send the head. Refusal where it can't be."""
@@ -436,6 +443,7 @@ class Client(Connection):
             self.resume_reading()
             if data:
                 self.take_body(data)
+            self._give_up_half_a_body()
 
     def waits(self) -> bool:
         """Is the request still held for a sandbox that isn't ready?"""

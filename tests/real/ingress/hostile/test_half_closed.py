@@ -33,3 +33,13 @@ def test_half_a_request_before_the_end_is_none(gate: Gateway, start_origin: Orig
         assert client.answer().status == 200
         assert client.rest() == b""
     assert len(origin.requests()) == 1
+
+
+def test_half_a_body_before_the_end_is_given_up(gate: Gateway, start_origin: OriginFactory) -> None:
+    origin = start_origin(saying(*[lies.PLAIN] * 4))
+    one = b"GET / HTTP/1.1\r\nHost: h\r\nOpenSandbox-Ingress-To: box-%d\r\n\r\n" % origin.port
+    with gate.client() as client:
+        client.send(one + one[:-2] + b"Content-Length: 5\r\n\r\nell")
+        client.half_close()
+        assert client.answer().status == 200
+        assert client.rest() == b""
