@@ -5,10 +5,14 @@ MAKEFLAGS += --no-print-directory
 
 PYTHON_VENV := .venv/bin/python
 CODE := $(wildcard policies egress ingress lab demo bench tests)
+# What needs nothing but loopback, and mostly waits: it runs side by side. The rest has the kernel's tables to itself.
+SIDE_BY_SIDE := tests/pure tests/real/ingress
 # How many times the ordinary number of examples `make fuzz` tries.
 FUZZ ?= 50
+# How often `make kills` kills.
+N ?= 500
 
-.PHONY: help setup demo test lint pure real blackbox image test-browser test-agent-sdk test-kubernetes fuzz bench-dns bench-http format lock clean
+.PHONY: help setup demo test lint pure real blackbox image test-browser test-agent-sdk test-kubernetes fuzz bench-dns bench-http kills threats format lock clean
 
 help:
 	@echo "Sallyport: the guarded door of a sandbox."
@@ -26,6 +30,8 @@ help:
 	@echo "  make test-kubernetes  the gateway's providers against a real Kubernetes API server, built by Go once"
 	@echo "  make test-browser  the gateway in Chromium, with Vite, JupyterLab and noVNC, which it installs (a minute)"
 	@echo "  make fuzz        the property tests, FUZZ=$(FUZZ) times as many examples"
+	@echo "  make kills       kill the sidecar N=$(N) times, at random moments; root, minutes"
+	@echo "  make threats     every threat with the tests that try it and what came of them; root, minutes"
 	@echo "  make bench-dns   measure against dnsmasq and unbound; root, minutes; writes into docs/"
 	@echo "  make bench-http  measure the gateway against nginx, haproxy, Go, Node and Python proxies; minutes; writes into docs/"
 	@echo "  make format      let ruff set the code"
@@ -43,8 +49,9 @@ demo: setup
 test: lint
 	@tools/test-image
 	@$(PYTHON_VENV) -m lab
-	@$(PYTHON_VENV) -m pytest --ignore=tests/blackbox/test_image.py --ignore=tests/blackbox/test_image_ingress.py \
-		--ignore=tests/blackbox/test_docker_provider.py
+	@$(PYTHON_VENV) -m pytest -n 4 --dist loadscope $(SIDE_BY_SIDE)
+	@$(PYTHON_VENV) -m pytest $(SIDE_BY_SIDE:%=--ignore=%) --ignore=tests/blackbox/test_image.py \
+		--ignore=tests/blackbox/test_image_ingress.py --ignore=tests/blackbox/test_docker_provider.py
 
 lint: setup
 	@$(PYTHON_VENV) -m ruff check $(CODE)
@@ -70,6 +77,12 @@ test-kubernetes: setup
 
 fuzz: setup
 	@SALLYPORT_FUZZ=$(FUZZ) $(PYTHON_VENV) -m pytest tests/pure -m hypothesis --timeout=0
+
+kills: setup
+	@SALLYPORT_KILLS=$(N) $(PYTHON_VENV) -m pytest tests/blackbox/test_faults_kills.py
+
+threats: setup
+	@$(PYTHON_VENV) tools/threats
 
 bench-dns: setup
 	@$(PYTHON_VENV) -m bench.dns
