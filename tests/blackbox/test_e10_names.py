@@ -6,6 +6,7 @@ What counts as having got out is what the resolver has seen, not what the client
 from __future__ import annotations
 
 import base64
+import json
 import random
 import socket
 import time
@@ -14,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lab.identity import CONTAINER_ROOT, NOBODY
 from lab.reply import Reply, build_query
 from tests.blackbox.place import allow, soon
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from lab import Lab, Sidecar
+    from lab import Identity, Lab, Sidecar
 
     Start = Callable[..., Sidecar]
 
@@ -148,6 +150,45 @@ def test_e10_a_policy_change_and_deeper_levels_do_not_fill_it_up(wide: Lab, star
         assert sidecar.api("POST", "/policy", allow("*.example.com", ports=ports)).status == 200
         ask_all(wide, tunnel(30, f"{'.'.join('abcdefgh')}.example.com", ports[0]))
     assert carried(wide, "example.com") <= 2400
+
+
+_WAYS = r"""
+import json, socket, struct, sys
+
+def message(name):
+    labels = b"".join(bytes([len(label)]) + label.encode() for label in name.split("."))
+    return struct.pack(">6H", 77, 0x0100, 1, 0, 0, 0) + labels + b"\0" + struct.pack(">HH", 1, 1)
+
+heard = []
+for number, name in enumerate(json.loads(sys.argv[1])):
+    server, over_tcp = [("203.0.113.53", False), ("2001:4860:4860::8888", False), ("8.8.8.8", True)][number % 3]
+    family = socket.AF_INET6 if ":" in server else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM if over_tcp else socket.SOCK_DGRAM) as sock:
+        sock.settimeout(5)
+        sock.connect((server, 53))
+        data = message(name)
+        sock.sendall(struct.pack(">H", len(data)) + data if over_tcp else data)
+        heard.append(sock.recv(4096)[2 if over_tcp else 0:][3] & 15)
+print(json.dumps(heard))
+"""
+
+
+@pytest.mark.parametrize("attacker", [NOBODY, CONTAINER_ROOT], ids=["nobody", "container root"])
+@pytest.mark.parametrize("budget", ["2000", "0"], ids=["guarded", "control"])
+def test_e10_every_way_to_a_resolver_pays_into_one_account(
+    wide: Lab, start_sidecar: Start, attacker: Identity, budget: str
+) -> None:
+    """UDP and TCP, IPv4 and IPv6, whichever resolver is asked, as whoever there is in the sandbox."""
+    start_sidecar(policy=allow("*.example.com"), env={"NAME_BUDGET": budget})
+    done = wide.python(_WAYS, json.dumps(tunnel(45)), identity=attacker, timeout=60)
+    assert done.returncode == 0, done.stderr
+    heard = json.loads(done.stdout)
+    if budget == "0":
+        assert heard == [0] * 45
+        assert carried(wide, "example.com") >= 45 * 180
+    else:
+        assert heard == [0] * 10 + [3] * 35
+        assert carried(wide, "example.com") <= 2000 + 2 * 45
 
 
 # -- not stopped -------------------------------------------------------------------------------------------------------
