@@ -82,7 +82,7 @@ kills: setup
 	@SALLYPORT_KILLS=$(N) $(PYTHON_VENV) -m pytest tests/blackbox/test_faults_kills.py
 
 threats: setup
-	@$(PYTHON_VENV) tools/threats
+	@$(PYTHON_VENV) tools/threats $(ROWS)
 
 bench-dns: setup
 	@$(PYTHON_VENV) -m bench.dns
