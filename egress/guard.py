@@ -94,6 +94,7 @@ class Guard:
         self._waiting: list[Callable[[], None]] = []
         self._swept = 0.0
         self._unstamped = 0
+        self._severed: set[bytes] = set()  # far ends of flows that are held cut
         self._earlier = False  # the first ruleset replaces one of an earlier life of the whole sidecar
         self.service: Service | None = None
         self.repairs = 0
@@ -320,6 +321,9 @@ class Guard:
         if opened is not None:
             for packed, name in news:
                 opened(name, packed)
+        if self._severed and not self._severed.isdisjoint([packed for packed, _ in news]):
+            self._severed -= {packed for packed, _ in news}
+            self.loop.run_in_thread(self._lift, lambda *_: None)  # else they end a minute after they were last tried
         teachings = [(packed, self._leases.teaching(packed, name)) for packed, name in news]
         self._write_down([(packed, teaching) for packed, teaching in teachings if teaching is not None])
 
@@ -344,18 +348,24 @@ class Guard:
             done(None)
             return
 
-        def work() -> int:
-            forbidden = [flow for flow in self.firewall.flows() if flow.outgoing and not self.allows(flow)]
-            self.firewall.cut(forbidden)
-            self.firewall.lift([flow for flow in self.firewall.severed() if self.allows(flow)])
-            return len(forbidden)
+        def work() -> set[bytes]:
+            self.firewall.cut([flow for flow in self.firewall.flows() if flow.outgoing and not self.allows(flow)])
+            return self._lift()
 
-        def finished(_: int | None, error: BaseException | None) -> None:
+        def finished(held: set[bytes] | None, error: BaseException | None) -> None:
             if error is not None:
                 self._report(f"flows that are no longer allowed could not all be cut: {error}")
+            self._severed = held or set()
             done(None)
 
         self.loop.run_in_thread(work, finished)
+
+    def _lift(self) -> set[bytes]:
+        """Hold what is allowed again cut no longer; the far ends that go on being held. For the helper thread."""
+        severed = self.firewall.severed()
+        again = [flow for flow in severed if self.allows(flow)]
+        self.firewall.lift(again)
+        return {flow.remote for flow in severed} - {flow.remote for flow in again}
 
     # -- time ----------------------------------------------------------------------------------------------------
     def watch(self) -> None:

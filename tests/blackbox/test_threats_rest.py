@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import statistics
+import struct
 import subprocess
 import sys
 import time
 from pathlib import Path
+from socket import AF_INET, AF_INET6, SO_LINGER, SO_REUSEADDR, SOCK_STREAM, SOL_SOCKET
 from typing import TYPE_CHECKING
 
 import pytest
@@ -243,6 +245,31 @@ def test_e18_flows_opened_while_no_rules_stood_between_two_lives(lab: Lab) -> No
         sidecar.restart()
         assert soon(lambda: gone(flow), 2)
         assert lab.connect("198.51.100.20", 80) in REJECTED
+
+
+@pytest.mark.parametrize("host", [NAMED, "2001:db8:100::10"])
+def test_e18_a_cut_ends_when_its_address_is_learned_again(lab: Lab, host: str) -> None:
+    """Else who connects from the same port, as pools and busy clients do, is refused for as long as he tries."""
+    lab.dns.a("api.example.com", host)
+
+    def connect(port: int) -> str:
+        with lab.sandbox.socket(AF_INET6 if ":" in host else AF_INET, SOCK_STREAM) as sock:
+            sock.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+            sock.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
+            sock.settimeout(1)
+            sock.bind(("", port))
+            return "refused" if sock.connect_ex((host, 80)) else "connected"
+
+    with Sidecar(lab, policy=POLICY) as sidecar:
+        kind = "AAAA" if ":" in host else "A"
+        assert lab.query("api.example.com", kind).addresses == [host]
+        assert connect(41000) == "connected"
+        assert sidecar.api("POST", "/policy", DENY_ALL).status == 200
+        assert connect(41000) == "refused"
+        assert sidecar.api("POST", "/policy", POLICY).status == 200
+        assert connect(41000) == "refused", "allowed again, and not learned yet"
+        assert lab.query("api.example.com", kind).addresses == [host]
+        assert soon(lambda: connect(41000) == "connected")
 
 
 def gone(flow: socket.socket) -> bool:
