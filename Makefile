@@ -5,8 +5,10 @@ MAKEFLAGS += --no-print-directory
 
 PYTHON_VENV := .venv/bin/python
 CODE := $(wildcard policies egress ingress lab demo bench tests)
-# What needs nothing but loopback, and mostly waits: it runs side by side. The rest has the kernel's tables to itself.
-SIDE_BY_SIDE := tests/pure tests/real/ingress
+# What needs nothing but loopback, and mostly waits: it runs side by side. The rest has the machine to itself, be it for
+# the kernel's tables or because it counts what a loaded machine loses.
+ALONE := tests/real/ingress/handover tests/real/ingress/workers
+SIDE_BY_SIDE := tests/pure $(filter-out $(ALONE) %.py %__pycache__,$(wildcard tests/real/ingress/*))
 # How many times the ordinary number of examples `make fuzz` tries.
 FUZZ ?= 50
 # How often `make kills` kills.
@@ -49,7 +51,7 @@ demo: setup
 test: lint
 	@tools/test-image
 	@$(PYTHON_VENV) -m lab
-	@$(PYTHON_VENV) -m pytest -n 4 --dist loadscope $(SIDE_BY_SIDE)
+	@$(PYTHON_VENV) -m pytest -n 3 --dist loadscope $(SIDE_BY_SIDE)
 	@$(PYTHON_VENV) -m pytest $(SIDE_BY_SIDE:%=--ignore=%) --ignore=tests/blackbox/test_image.py \
 		--ignore=tests/blackbox/test_image_ingress.py --ignore=tests/blackbox/test_docker_provider.py
 
