@@ -16,7 +16,7 @@ EPILOG = """\
 examples:
   egress doctor
       as root: for egress serve, the sidecar; as an ordinary user: for egress run
-  docker run --rm --cap-drop ALL --cap-add NET_ADMIN IMAGE doctor
+  docker run --rm --cap-drop ALL --cap-add NET_ADMIN --entrypoint /opt/venv/bin/egress IMAGE doctor
       in the container that it is about, with the capabilities that it will have
   egress doctor --for run
   egress doctor --json | jq -r '.findings[] | select(.state == "missing") | .advice'

@@ -132,6 +132,10 @@ def test_the_image_guards_with_net_admin_alone_and_a_read_only_root(image: str, 
     )
     patch = json.dumps([{"action": "allow", "target": peer, "ports": [80]}])
     wait_ready(guard)
+    supervisor = docker("inspect", "--format", "{{.State.Pid}}", guard).stdout.strip()
+    status = dict(line.split(":\t", 1) for line in Path(f"/proc/{supervisor}/status").read_text().splitlines())
+    assert int(status["CapPrm"], 16) == 1 << 12  # NET_ADMIN, for its workers
+    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
     assert beside(guard, image, "-c", CONNECT, peer) == "ECONNREFUSED"
     assert beside(guard, image, "-c", call, "PATCH", patch, "wrong").startswith("401")
     assert beside(guard, image, "-c", CONNECT, peer) == "ECONNREFUSED"
@@ -142,8 +146,8 @@ def test_the_image_guards_with_net_admin_alone_and_a_read_only_root(image: str, 
     assert time.monotonic() - started < 4, "SIGTERM was not heard"
     docker("start", guard)
     wait_ready(guard)
-    status, _, body = beside(guard, image, "-c", call, "GET", "", TOKEN).partition(" ")
-    assert status == "200"
+    code, _, body = beside(guard, image, "-c", call, "GET", "", TOKEN).partition(" ")
+    assert code == "200"
     targets = [rule["target"] for rule in json.loads(body)["policy"]["egress"]]
     assert targets == [peer, "api.example.com"]  # kept in the volume
 
