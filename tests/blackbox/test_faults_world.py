@@ -19,7 +19,7 @@ from lab import Identity, Lab, Sidecar
 from tests.blackbox.place import REJECTED, soon
 from tests.blackbox.prober import FILE, FORBIDDEN, LATER, NAMED, OTHER, POLICY, Prober, holds, in_force
 
-STOPPED = float(os.environ.get("SALLYPORT_STOPPED", "1.5"))  # seconds of SIGSTOP; SALLYPORT_STOPPED=60 for the minute
+STOPPED = float(os.environ.get("SALLYPORT_STOPPED", "1"))  # seconds of SIGSTOP; SALLYPORT_STOPPED=60 for the minute
 TIMELORD = Identity("who may make a time namespace", capabilities=("net_admin", "sys_admin", "sys_time"))
 PROJECT = str(Path(__file__).resolve().parents[2])
 

@@ -103,17 +103,15 @@ def question(name):
     return os.urandom(2) + struct.pack(">5H", 0x0100, 1, 0, 0, 0) + labels + b"\0\0\1\0\1"
 
 def packet(number):
-    if kind == "garbage":
+    if kind == "garbage" and number % 3:
         return chance.randbytes(chance.randrange(0, 1400))
-    if kind == "loops":
+    if kind == "garbage":  # a name that leads back to itself
         return os.urandom(2) + struct.pack(">5H", 0x0100, 1, 0, 0, 0) + b"\1a\xc0\x0c\0\1\0\1"
-    if kind == "distinct":
-        return question("n%d.flood.example.com" % number)
+    if kind == "distinct":  # half of them denied
+        return question("n%d.flood.example.%s" % (number, "com" if number % 2 else "org"))
     if kind == "silent":
         return question("s%d.silent.example.com" % (number % 3))
-    if kind == "huge":
-        return question("h%d.huge.example.com" % (number % 40))
-    return question("denied%d.example.org" % number)
+    return question("h%d.huge.example.com" % (number % 40))
 
 sockets = []
 for number in range(100):
@@ -134,7 +132,7 @@ print(sent)
 """
 
 
-@pytest.mark.parametrize("kind", ["garbage", "loops", "distinct", "denied", "silent", "huge"])
+@pytest.mark.parametrize("kind", ["garbage", "distinct", "silent", "huge"])
 def test_e14_a_flood_from_many_sockets_starves_nobody(internet: Internet, kind: str) -> None:
     """As root in a container, over IPv4 and IPv6: the honest are answered, the API too, and memory stays bounded."""
     policy = allow("api.example.com", "*.flood.example.com", "*.silent.example.com", "*.huge.example.com")
@@ -151,7 +149,7 @@ def test_e14_a_flood_from_many_sockets_starves_nobody(internet: Internet, kind: 
         assert lab.query("api.example.com").addresses == [NAMED]
         before = proportional(place.sidecar.worker_pid)
         worker = place.sidecar.worker_pid
-        argv = [sys.executable, "-I", "-c", _FLOOD, kind, "1.0"]
+        argv = [sys.executable, "-I", "-c", _FLOOD, kind, "0.8"]
         flood = lab.sandbox.popen(argv, identity=CONTAINER_ROOT, stdout=subprocess.PIPE, text=True)
         times, statuses = [], set()
         while flood.poll() is None:
