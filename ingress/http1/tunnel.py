@@ -62,6 +62,8 @@ class Boundaries:
         """Pass over these octets."""
         left = self._left
         size = len(data)
+        if not left and not self._head and size > 1 and data[1] == size - 2 < 126:
+            return  # one whole small frame, which is what most reads are
         if left >= size:
             self._left = left - size
             return
@@ -114,8 +116,8 @@ class Tunnel:
         self.intent = (admission.asked, admission.port, admission.request_uri) if admission.renew else None
         self.client = Side(self, client.transport)
         self.sandbox = SandboxSide(self, upstream.transport)
-        self.client.peer = self.sandbox
-        self.sandbox.peer = self.client
+        self.client.join(self.sandbox)
+        self.sandbox.join(self.client)
 
     def tick(self) -> None:
         """A second has passed."""
@@ -164,18 +166,23 @@ class Tunnel:
 class Side(asyncio.Protocol):
     """One end of a tunnel: what it reads is written to its peer."""
 
-    __slots__ = ("ended", "moved", "peer", "transport", "tunnel")
+    __slots__ = ("ended", "moved", "pass_on", "peer", "transport", "tunnel")
 
     def __init__(self, tunnel: Tunnel, transport: asyncio.Transport) -> None:
         self.tunnel = tunnel
         self.transport = transport
-        self.peer: Side = self
+        self.join(self)
         self.moved = True
         self.ended = False
 
+    def join(self, peer: Side) -> None:
+        """Pass on to this one."""
+        self.peer = peer
+        self.pass_on = peer.transport.write
+
     def data_received(self, data: bytes) -> None:
         self.moved = True
-        self.peer.transport.write(data)
+        self.pass_on(data)
 
     def eof_received(self) -> bool:
         self.ended = True
@@ -214,7 +221,7 @@ class SandboxSide(Side):
         if tunnel.closing:
             return  # nothing follows a close frame (section 5.5.1)
         tunnel.boundaries.feed(data)
-        self.peer.transport.write(data)
+        self.pass_on(data)
 
 
 def open_tunnel(client: Client, upstream: Upstream, answer: ResponseHead, early: bytes, rest: bytes) -> None:
