@@ -73,9 +73,12 @@ def test_a_setting_that_is_wrong_is_one_line(tmp_path: Path) -> None:
 def test_watch_prints_each_change(tmp_path: Path) -> None:
     path = tmp_path / "routes.json"
     path.write_text(TWO)
+    # Who runs us in the background may have us ignore SIGINT, and a child would inherit that.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
         [*COMMAND, "--watch", "--json", "--routes", str(path)], stdout=subprocess.PIPE, text=True
     )
+    signal.signal(signal.SIGINT, before)
     try:
         assert process.stdout is not None
         assert len(json.loads(process.stdout.readline())["sandboxes"]) == 2

@@ -51,6 +51,9 @@ class Link(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.origin.links.append(self)
+        if self.origin.closed:  # it was accepted in the last moment
+            self.close()
+            return
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def data_received(self, data: bytes) -> None:
@@ -183,6 +186,7 @@ class Origin:
         self.errors: list[BaseException] = []
         self.port: int = sock.getsockname()[1]
         self.server: asyncio.Server | None = None
+        self.closed = False
 
     def connections(self) -> int:
         return len(self.links)
@@ -204,13 +208,25 @@ class Origin:
         self.ground.call(self._close())
 
     async def _close(self) -> None:
+        self.closed = True
         if self.server is not None:
+            # What asyncio has accepted and not yet attached would be lost, unclosed, were its server closed now.
+            for sock in self.server.sockets:
+                self.ground.loop.remove_reader(sock.fileno())
+            await _turns()
             self.server.close()
         for link in self.links:
             if link._task is not None:
                 link._task.cancel()
             if link.transport is not None and not link.lost:
                 link.transport.abort()
+        await _turns()
+
+
+async def _turns() -> None:
+    """Let the loop finish what it has begun: a connection is made, or lost, a turn or two after its cause."""
+    for _ in range(4):
+        await asyncio.sleep(0)
 
 
 class Ground:
