@@ -34,7 +34,7 @@ from ingress.telemetry.stats import Stats
 from ingress.telemetry.usage import usage
 
 if TYPE_CHECKING:
-    from ingress.admission.gate import Admission, Reply
+    from ingress.admission.verdict import Admission, Reply
     from ingress.http1.head import RequestHead
     from ingress.process.accept import Acceptor
     from ingress.process.master import Seat

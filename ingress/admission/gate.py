@@ -9,7 +9,6 @@ costs the throttle's leave; what was found right before needs none.
 
 from __future__ import annotations
 
-from http import HTTPStatus
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,6 +29,7 @@ from ingress.admission.routing import (
     no_route,
     signed_part,
 )
+from ingress.admission.verdict import Admission, Reply
 from ingress.http1.prefix import jar
 from ingress.refusal import Refusal
 from ingress.routes import Ambiguous, Sandbox
@@ -68,50 +68,6 @@ class GateSettings(NamedTuple):
     """agent-sandbox: the most seconds a caller may ask for."""
     cluster_domain: str = ""
     """agent-sandbox: the domain of the services' names; "": as the sandboxes say."""
-
-
-class Admission(NamedTuple):
-    """A request that may go on."""
-
-    sandbox: Sandbox
-    port: int
-    target: bytes
-    """What to ask the sandbox for, in origin-form or `*`: the octets after the prefix, unchanged; never empty."""
-    prefix: bytes
-    """Path mode: the public prefix that was taken off, such as /box/8080 or /box/8080/1abc/deadbeefk; else b""."""
-    set_cookie: bytes
-    """Further lines for the response's head, each `Name: value\\r\\n`, or b""."""
-    renew: bool
-    """False where the client sent `OpenSandbox-Access-Renew: skip`."""
-    request_uri: str
-    """For the renew intent: the inner path without its query in uri mode, else ""."""
-    authority: bytes
-    """The Host to show the application; b"": as the client sent it."""
-    timeout: float = 0.0
-    """agent-sandbox: seconds the caller gives this request; 0: no word of it."""
-    asked: str = ""
-    """The id as the route wrote it, which renew intents name; the sandbox's own may be a candidate for it."""
-    jar: bytes = b""
-    """With a route cookie: how the names begin by which this sandbox's cookies are kept for the whole host."""
-
-
-class Reply(NamedTuple):
-    """An answer of the gateway's own that is no refusal. `headers`: lines `Name: value\\r\\n`, no Content-Length."""
-
-    status: int
-    headers: bytes
-    body: bytes
-
-    def render(self, *, head_only: bool, keep_alive: bool) -> bytes:
-        """The whole response; for HEAD without its body."""
-        return b"HTTP/1.1 %d %b\r\n%bContent-Length: %d\r\n%b\r\n%b" % (
-            self.status,
-            HTTPStatus(self.status).phrase.encode(),
-            self.headers,
-            len(self.body),
-            b"" if keep_alive else b"Connection: close\r\n",
-            b"" if head_only else self.body,
-        )
 
 
 class _Seen:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, cast
 
-from ingress.admission.gate import Admission, Reply
+from ingress.admission.verdict import Admission, Reply
 from ingress.http1.body import BadBody, ChunkedReader, framed, last_chunk
 from ingress.http1.connection import ANSWER, BODY, GONE, IDLE, LINGER, WAITING, Connection
 from ingress.http1.headers import crossing_trailers

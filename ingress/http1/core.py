@@ -17,8 +17,9 @@ from policies.address import AddressError, Network, parse_address
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
-    from ingress.admission.gate import Admission, Gate
+    from ingress.admission.gate import Gate
     from ingress.admission.targets import Targets
+    from ingress.admission.verdict import Admission
     from ingress.http1.head import Fields
     from ingress.http1.tunnel import Tunnel
     from ingress.refusal import Refusal

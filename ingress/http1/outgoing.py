@@ -9,7 +9,7 @@ from ingress.http1.headers import is_websocket, request_recipe
 from ingress.refusal import Refusal
 
 if TYPE_CHECKING:
-    from ingress.admission.gate import Admission
+    from ingress.admission.verdict import Admission
     from ingress.http1.endpoint import Endpoint
     from ingress.http1.headers import Outside
 

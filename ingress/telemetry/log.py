@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ingress.admission.gate import Admission
+    from ingress.admission.verdict import Admission
     from ingress.http1.head import RequestHead
 
 _LEVELS = {"debug": 0, "info": 1, "warn": 2, "error": 3}

@@ -17,7 +17,7 @@ from ingress.routes import Sandbox
 from tests.pure.ingress.gate.asking import KEYS, NOW, SECRET, House, ask, signed
 
 if TYPE_CHECKING:
-    from ingress.admission.gate import Reply
+    from ingress.admission.verdict import Reply
 
 ROUTE = signed()
 HOST = "safe-8080.example.com"

@@ -6,8 +6,9 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from ingress.admission.access import KeyRing
-from ingress.admission.gate import Admission, Gate, GateSettings, Reply
+from ingress.admission.gate import Gate, GateSettings
 from ingress.admission.throttle import Throttle
+from ingress.admission.verdict import Admission, Reply
 from ingress.http1.head import Fields, RequestHead
 from ingress.refusal import Refusal
 from ingress.routes import Routes, Sandbox

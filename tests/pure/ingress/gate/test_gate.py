@@ -12,7 +12,7 @@ from ingress.routes import Ambiguous, Sandbox
 from tests.pure.ingress.gate.asking import CLIENT, KEYS, NOW, House, ask, signed
 
 if TYPE_CHECKING:
-    from ingress.admission.gate import Admission
+    from ingress.admission.verdict import Admission
 
 TOKEN = "OpenSandbox-Secure-Access: the token"
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingress.admission.access import KeyRing
-from ingress.admission.gate import Admission, Reply
+from ingress.admission.verdict import Admission, Reply
 from ingress.http1.head import Fields, RequestHead
 from ingress.refusal import Refusal
 from ingress.routes import Sandbox

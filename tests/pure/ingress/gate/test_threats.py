@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingress.admission.gate import AGENT_STRIPPED, STRIPPED, Admission, Reply
+from ingress.admission.gate import AGENT_STRIPPED, STRIPPED
+from ingress.admission.verdict import Admission, Reply
 from ingress.http1.head import Fields, RequestHead
 from ingress.refusal import Refusal
 from ingress.routes import Sandbox

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingress.admission.gate import Admission
+from ingress.admission.verdict import Admission
 from ingress.http1.head import RequestHead, read_request
 from ingress.routes import Sandbox
 from ingress.telemetry.log import Access, Log, mask_target
