@@ -53,7 +53,8 @@ test: lint
 	@$(PYTHON_VENV) -m lab
 	@$(PYTHON_VENV) -m pytest -n 3 --dist loadscope $(SIDE_BY_SIDE)
 	@$(PYTHON_VENV) -m pytest $(SIDE_BY_SIDE:%=--ignore=%) --ignore=tests/blackbox/test_image.py \
-		--ignore=tests/blackbox/test_image_ingress.py --ignore=tests/blackbox/test_docker_provider.py
+		--ignore=tests/blackbox/test_image_ingress.py --ignore=tests/blackbox/test_docker_provider.py \
+		--ignore=tests/blackbox/test_kubernetes_api.py
 
 lint: setup
 	@$(PYTHON_VENV) -m ruff check $(CODE)
