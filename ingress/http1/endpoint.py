@@ -87,9 +87,8 @@ class Endpoint:
         self.load.connections += 1
         try:
             return await self._open()
-        except BaseException:
-            self.load.connections -= 1
-            raise
+        finally:
+            self.load.connections -= 1  # the opening's own place; a connection counts itself from its first to its last
 
     async def _open(self) -> Upstream:
         core = self.core

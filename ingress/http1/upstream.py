@@ -65,6 +65,7 @@ class Upstream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
+        self.endpoint.load.connections += 1
         self.transport.set_write_buffer_limits(high=self.endpoint.core.limits.buffer_bytes)
 
     def data_received(self, data: bytes) -> None:

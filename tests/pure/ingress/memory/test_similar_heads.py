@@ -81,7 +81,6 @@ class Pair:
                 endpoint = core.endpoint(routes.find(sandbox), port)  # type: ignore[arg-type]
                 upstream = Upstream(endpoint)
                 upstream.connection_made(self.inner)  # type: ignore[arg-type]
-                endpoint.load.connections += 1
                 endpoint.give_back(upstream)
                 self.upstreams.append(upstream)
 
