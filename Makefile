@@ -72,7 +72,7 @@ test-browser: setup
 	@$(PYTHON_VENV) -m pytest tests/browser
 
 test-agent-sdk: setup
-	@tools/setup-agent-sdk
+	@tools/setup-sdk agent-sandbox
 	@$(PYTHON_VENV) -m pytest tests/sdk
 
 test-kubernetes: setup
