@@ -72,6 +72,13 @@ class Capture:
             if destination in (None, packet.destination) and (not payload or payload in packet.frame)
         ]
 
+    def arrived(self, least: int = 1, *, payload: bytes, seconds: float = 10.0) -> list[Packet]:
+        """As `packets`, as soon as `least` of them are there: what is expected may take its time on a busy machine."""
+        deadline = time.monotonic() + seconds
+        while len(found := self.packets(payload=payload)) < least and time.monotonic() < deadline:
+            time.sleep(0.005)
+        return found
+
 
 def dissect(frame: bytes) -> Packet:
     """An Ethernet frame, as far as it can be read."""

@@ -10,7 +10,7 @@ import os
 import socket
 
 from egress.firewall import FirewallError, devices, nft
-from egress.firewall.lastdoor import COUNTER, netdev
+from egress.firewall.lastdoor import COUNTER, let_in, netdev
 from egress.firewall.netlink import SetWriter, elements
 from egress.firewall.nfnetlink import NETDEV
 from egress.firewall.ruleset import learned_set, lockdown, neighbours, render, restamp
@@ -43,7 +43,7 @@ class Firewall:
         self._prefix = prefix
         self._site: Site | None = None
         self._loaded: RulesetSpec | None = None
-        self._stamp = Exemption(0, 0)
+        self._stamp: Exemption | None = None  # not known of a ruleset that somebody else has loaded
         self._writer: SetWriter | None = None
         self._nft = nft.Nft()
         self._reader: socket.socket | None = None  # of the loop's thread
@@ -65,9 +65,9 @@ class Firewall:
         found = self.standing()
         if not anew and found is not None and (found.raw or found.mode == "dns"):
             return False
-        self._stamp = Exemption(*_secret())
+        stamp = self._stamp = Exemption(*_secret())
         try:
-            self._apply(lambda site: lockdown(site, self._stamp))
+            self._apply(lambda site: lockdown(site, stamp))
         except FirewallError:
             self.namespace.inside(lambda: self._nft.run(_LAST_RESORT))
             raise
@@ -80,7 +80,9 @@ class Firewall:
         self._site = self._survey(self._site)
         if self.standing() is None:
             self._apply(lambda site: lockdown(site, spec.stamp))
-        self._apply(lambda site: render(spec, site), f"{spec.flow_mark:08x}")
+        before = None if self._stamp == spec.stamp else self._stamp
+        stamp = None if spec.mode == "dns" else spec.stamp
+        self._apply(lambda site: render(spec, site, before), f"{spec.flow_mark:08x}", stamp)
         self._stamp = spec.stamp
         self._loaded = spec
         if sweep:
@@ -129,10 +131,21 @@ class Firewall:
     def restamp(self) -> None:
         """Another stamp, against searching: call when `unstamped` grows by thousands. For the helper thread. Raises
         FirewallError."""
-        if self._site is None or self._loaded is None or self._loaded.mode == "dns" or self._site.raw == "none":
+        site, before = self._site, self._stamp
+        if site is None or before is None or self._loaded is None or self._loaded.mode == "dns" or site.raw == "none":
             return
-        stamp = self._stamp = Exemption(*_secret())
-        self._change(restamp(self._site, stamp), self._site)
+        stamp = Exemption(*_secret())
+        untouched = site._replace(raw="untouched")
+        self._change(let_in(stamp), untouched)
+        self._change(restamp(stamp, before), untouched)
+        self._stamp = stamp
+        if self._stands(site):
+            site = site._replace(raw="standing")
+        self._change("\n".join(netdev(site, stamp)) + "\n", site)
+
+    def _stands(self, site: Site) -> bool:
+        """Is the last door, if there is one, on all of its devices? Then it need not be made anew."""
+        return site.raw == "prefix" or (site.raw == "devices" and self._door == site.devices)
 
     def _change(self, text: str, site: Site) -> None:
         done = False
@@ -148,12 +161,12 @@ class Firewall:
             self._reader = self.namespace.netlink(NETLINK_NETFILTER)
         return self._reader
 
-    def _apply(self, write: Callable[[Site], str], tag: str = "") -> None:
+    def _apply(self, write: Callable[[Site], str], tag: str = "", stamp: Exemption | None = None) -> None:
         believed = self._site or self._survey(None)
         done = False
         self._busy = True
         try:
-            if tag and self._exchange(write, believed, tag):
+            if tag and self._exchange(write, believed, tag, stamp):
                 done = True
                 return
             self._tag = self._rubbish = ""
@@ -184,20 +197,26 @@ class Firewall:
         finally:
             self._busy = False
 
-    def _exchange(self, write: Callable[[Site], str], site: Site, tag: str) -> bool:
-        """Replace what stands in stages: no packet lost, none judged by half a ruleset. False: it could not be."""
+    def _exchange(self, write: Callable[[Site], str], site: Site, tag: str, stamp: Exemption | None) -> bool:
+        """Replace what stands in stages: no packet lost, none judged by half a ruleset. `stamp` is what the last door
+        is to let pass, if there is to be one. False: it could not be."""
         from egress.firewall.replacement import stages  # not at start: the lockdown has no time for it
 
         chains = snapshot(self._desk())
         found = judge(chains)
         if found is None:
             return False
-        if site.raw == "devices" and found.raw and self._door == site.devices:
-            site = site._replace(raw="standing")
+        open_first, close_last = "", ""
+        if stamp is not None and found.raw and self._stands(site):
+            open_first = let_in(stamp)
+            close_last = "\n".join(netdev(site._replace(raw="standing"), stamp)) + "\n"
+            site = site._replace(raw="untouched")
         steps = stages(write(site), tag, inventory(self._desk(), chains))
         try:
-            self._run(steps.prepare, site)
+            self._run(steps.prepare + open_first, site)
             self._run(steps.switch, site)
+            if close_last:
+                self._run(close_last, site)
         except FirewallError:
             return False  # whatever it was, the whole replacement says whether it matters
         self._tag = f"_{tag}"
@@ -216,7 +235,7 @@ class Firewall:
                 if not devices.make_prefix_chain(sock):
                     raise FirewallError("this kernel takes no prefix of device names")
         self.namespace.inside(lambda: self._nft.run(text))
-        if site.raw != "standing":
+        if site.raw not in ("standing", "untouched"):
             self._door = site.devices if site.raw == "devices" else ()
 
     # -- the namespace -------------------------------------------------------------------------------------------
@@ -382,10 +401,19 @@ class Firewall:
             loop.run_in_thread(self.refresh, lambda _, error: None if error is None else retry())
 
         def retry() -> None:
-            loop.call_later(1.0, again)
+            if self._watch is sock:
+                loop.call_later(1.0, again)
 
         loop.add_reader(sock.fileno(), ready)
         again()
+
+    def unwatch(self, loop: Loop) -> None:
+        """End `watch_denied` and `follow`: before `close` where the loop goes on."""
+        for source in (self._watch, self._log.sock if self._log is not None else None):
+            if source is not None:
+                loop.remove_reader(source.fileno())
+                source.close()
+        self._watch = self._log = None
 
     def refresh(self) -> None:
         """Look at the namespace again and put what is new behind the last door; for the helper thread. Raises
@@ -399,7 +427,7 @@ class Firewall:
         if not unknown and (site.own4, site.onlink6) == (before.own4, before.onlink6):
             return
         lines = []
-        if unknown or site.own4 != before.own4:
+        if self._stamp is not None and (unknown or site.own4 != before.own4):
             lines += netdev(site, self._stamp)
         if unknown or site.onlink6 != before.onlink6:
             lines.append(f"flush chain inet {TABLE} neighbours{self._tag}")

@@ -17,13 +17,26 @@ if TYPE_CHECKING:
 COUNTER = "unstamped"  # packets that came without the stamp
 
 
+def let_in(stamp: Exemption) -> str:
+    """Let another stamp pass the standing door too. A packet is stamped and checked in two places: had both changed in
+    one instant, what is between them then would be lost."""
+    return f"insert rule netdev {TABLE} egress {_pass(stamp)}\n"
+
+
+def _pass(stamp: Exemption) -> str:
+    mark = f"meta mark {stamp.mark:#010x} meta priority {class_id(stamp.priority)}"
+    return f"{mark} meta mark set 0 meta priority set 0:0 accept"
+
+
 def netdev(site: Site, stamp: Exemption) -> list[str]:
-    """The netdev table for `site`. With "prefix" and "standing" the base chain is already there, on the right devices,
-    and only its rules are replaced: the first only a netlink message of our own can make (`devices.py`)."""
+    """The netdev table for `site`; nothing for "untouched". With "prefix" and "standing" the base chain is already
+    there, on the right devices, and only its rules are replaced: the first only a netlink message of our own can make
+    (`devices.py`)."""
+    if site.raw == "untouched":
+        return []
     if site.raw == "none":
         return gone("netdev", TABLE)
-    mark = f"meta mark {stamp.mark:#010x} meta priority {class_id(stamp.priority)}"
-    rules = [f"{mark} meta mark set 0 meta priority set 0:0 accept"]
+    rules = [_pass(stamp)]
     if site.own4:
         # The frame's own type, not only what the packet socket claims it to be; nothing behind the 28 octets of ARP
         # but the padding to an Ethernet frame.

@@ -89,7 +89,7 @@ def lockdown(site: Site, stamp: Exemption) -> str:
     lines += chain(f"policy_{LOCKED}", [])
     lines += chain("neighbours", neighbours(site))
     lines += chain("refuse", ["counter", *REFUSE])
-    lines += _source_checks(site, [], [], stamp)
+    lines += _source_checks(site, [], [], [stamp])
     lines += chain("output", [*_output_head([], []), "goto refuse"], base_chain("output", 0, "drop"))
     lines += _input(site, None)
     lines += _forward()
@@ -100,8 +100,9 @@ def lockdown(site: Site, stamp: Exemption) -> str:
     return "\n".join(lines) + "\n"
 
 
-def render(spec: RulesetSpec, site: Site) -> str:
-    """The whole ruleset as one transaction. Raises ValueError for a placement that isn't built yet."""
+def render(spec: RulesetSpec, site: Site, before: Exemption | None = None) -> str:
+    """The whole ruleset as one transaction; `before` is the stamp until now, which packets under way still carry.
+    Raises ValueError for a placement that isn't built yet."""
     if site.placement != "inside":
         raise ValueError(f"no ruleset for placement {site.placement!r}")
     enforcing = spec.mode == "dns+nft"
@@ -116,7 +117,8 @@ def render(spec: RulesetSpec, site: Site) -> str:
     lines += chain("refuse", _refuse(site))
     mark = f"meta mark {spec.exemption.mark:#010x} meta priority {class_id(spec.exemption.priority)}"
     out, into = _untrack_out(spec, site, mark), _untrack_in(spec)
-    lines += _source_checks(site, out, into, spec.stamp, names_only=not enforcing)
+    stamps = [spec.stamp] if before is None else [spec.stamp, before]
+    lines += _source_checks(site, out, into, stamps, names_only=not enforcing)
     lines += chain("intercept", _intercept(spec, site), base_chain("output", -110, "accept", "nat"))
     own = [f"{mark} jump own", *_redirected(spec)]
     lines += chain("own", _families(spec, "own", "accept", "ip{6} daddr . meta l4proto . th dport @own{f}"))
@@ -216,7 +218,7 @@ def _untrack_in(spec: RulesetSpec) -> list[str]:
 
 
 def _source_checks(
-    site: Site, out: list[str], into: list[str], stamp: Exemption, *, names_only: bool = False
+    site: Site, out: list[str], into: list[str], stamps: Sequence[Exemption], *, names_only: bool = False
 ) -> Iterable[str]:
     """Nobody inside may speak for an address that isn't here: over loopback that forges flows from outside, and
     answers of resolvers. Resets that a reject rule sends do speak for the far end; in `output` they alone have a flow
@@ -247,7 +249,7 @@ def _source_checks(
             "fib saddr type != local drop",
         ]
     if not names_only:
-        yield from chain("cleared", [_clear(stamp)], base_chain("prerouting", -310, "accept"))
+        yield from chain("cleared", [_clear(stamp) for stamp in stamps], base_chain("prerouting", -310, "accept"))
     yield from chain("raw_out", out, base_chain("output", -300, "accept"))
     yield from chain("raw_in", into, base_chain("prerouting", -300, "accept"))
 
@@ -415,11 +417,11 @@ def _clear(stamp: Exemption) -> str:
     return f"{stamped} meta mark set 0 meta priority set 0:0"
 
 
-def restamp(site: Site, stamp: Exemption) -> str:
-    """Another stamp behind a standing ruleset, in one transaction."""
+def restamp(stamp: Exemption, before: Exemption) -> str:
+    """Another stamp in a standing ruleset; the last door is another matter (`lastdoor.let_in`)."""
     lines = [f"flush chain inet {TABLE} cleared", f"flush chain inet {TABLE} stamp"]
-    lines += [f"add rule inet {TABLE} cleared {_clear(stamp)}"]
-    lines += [f"add rule inet {TABLE} stamp {_set_stamp(stamp)}", *netdev(site, stamp)]
+    lines += [f"add rule inet {TABLE} cleared {_clear(one)}" for one in (stamp, before)]
+    lines += [f"add rule inet {TABLE} stamp {_set_stamp(stamp)}"]
     return "\n".join(lines) + "\n"
 
 

@@ -21,7 +21,9 @@ class Site(NamedTuple):
     """The namespace and kernel that a ruleset is written for."""
 
     placement: str = "inside"  # of the sandbox's namespace; the seam for rules at the host's end of its cable
-    raw: str = "none"  # how packet sockets are held: "prefix" (all devices), "devices" (listed), "none"; or "standing"
+    # How packet sockets are held: "prefix" (all devices), "devices" (listed), "none". Or, where the last door is there
+    # already: "standing" (its rules are replaced), "untouched".
+    raw: str = "none"
     devices: tuple[str, ...] = ()
     own4: tuple[bytes, ...] = ()  # addresses that ARP may speak for
     onlink6: tuple[tuple[bytes, int], ...] = ()  # prefixes that neighbour discovery may go to

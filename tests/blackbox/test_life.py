@@ -450,11 +450,14 @@ def test_no_packet_is_lost_across_policy_changes(lab: Lab, api: str) -> None:
                 try:
                     flow.send(data)
                     received += flow.recv(100) == data
+                except OSError as error:
+                    trouble.append(f"udp, {sent}: {error}")
+                try:
                     tcp.send(data)
                     if tcp.recv(100) != data:
                         trouble.append("tcp")
                 except OSError as error:
-                    trouble.append(f"{sent}: {error}")
+                    trouble.append(f"tcp, {sent}: {error}")
 
         thread = threading.Thread(target=talk)
         thread.start()

@@ -5,13 +5,20 @@ from __future__ import annotations
 import ipaddress
 import socket
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lab import Lab
 
 IPV4, IPV6, ARP = 0x0800, 0x86DD, 0x0806
 SOL_PACKET, PACKET_QDISC_BYPASS = 263, 20  # linux/if_packet.h
+
+
+def eventually(attempt: Callable[..., bool], *args: Any) -> bool:
+    """A control that has to succeed: what gets out does so within some attempts, however busy the machine is."""
+    return any(attempt(*args) for _ in range(20))
 
 
 def checksum(data: bytes) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lab.sites import STREAM_PORT
+from tests.real.firewall import packets
 from tests.real.firewall.conftest import EVERYTHING, packed, part
 
 if TYPE_CHECKING:
@@ -99,8 +100,8 @@ def test_7_a_flow_that_was_cut_stays_cut_while_its_peer_goes_on(guarded: Guarded
     guarded.learn(site)
     stream = lab.open(site, STREAM_PORT)
     with datagrams(guarded, site) as udp:
-        assert hears(stream)
-        assert hears(udp)
+        assert packets.eventually(hears, stream)
+        assert packets.eventually(hears, udp)
         guarded.load()  # the address is gone from it
         doomed = to(guarded, site)
         assert {flow.protocol for flow in doomed} == {"tcp", "udp"}
@@ -134,7 +135,7 @@ def test_a_cut_is_lifted_when_the_policy_allows_it_again(guarded: Guarded, site:
             assert held.remote_port == STREAM_PORT
             guarded.firewall.lift([held, held])
             assert not guarded.firewall.severed()
-            assert sends(guarded, again, site)
+            assert packets.eventually(sends, guarded, again, site)
 
 
 @SITE
@@ -146,8 +147,8 @@ def test_7_taking_the_conntrack_entry_alone_would_not_do(guarded: Guarded, site:
         guarded.load()
         family = ["-f", "ipv6"] if ":" in site else []
         guarded.lab.sandbox.run(["conntrack", "-D", *family, "-p", "udp", "-d", site], check=True)
-        assert hears(udp)
-        assert sends(guarded, udp, site)
+        assert packets.eventually(hears, udp)
+        assert packets.eventually(sends, guarded, udp, site)
 
 
 @SITE
@@ -179,8 +180,8 @@ def test_8_flows_from_before(guarded: Guarded, site: str) -> None:
         assert ended(stream)
         assert not hears(udp)
         assert not sends(guarded, udp, site)
-        assert sends(guarded, kept, other)
-        assert hears(kept, 3)  # the peer's retransmissions have slowed down meanwhile
+        assert packets.eventually(sends, guarded, kept, other)
+        assert packets.eventually(hears, kept, 3)  # the peer's retransmissions have slowed down meanwhile
 
 
 @SITE

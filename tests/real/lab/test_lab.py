@@ -155,7 +155,7 @@ def test_what_a_firewall_says_to_datagrams_is_heard(lab: Lab, address: str) -> N
 def test_a_capture_sees_what_no_socket_accepts(lab: Lab) -> None:
     with lab.capture() as capture:
         lab.udp("192.0.2.99", 40000, payload=b"nobody listens here")
-        (packet,) = capture.packets(0.1, payload=b"nobody listens")
+        (packet,) = capture.arrived(payload=b"nobody listens")
     assert (packet.destination, packet.protocol, packet.destination_port) == ("192.0.2.99", 17, 40000)
     assert packet.source == lab.link.sandbox
 
