@@ -96,6 +96,7 @@ class Guard:
         self._unstamped = 0
         self._severed: set[bytes] = set()  # far ends of flows that are held cut
         self._earlier = False  # the first ruleset replaces one of an earlier life of the whole sidecar
+        self._closed = False
         self.service: Service | None = None
         self.repairs = 0
         self.updates = 0  # rulesets and batches of addresses that the kernel has taken from us
@@ -162,6 +163,8 @@ class Guard:
         self.loop.call_later(HEAD_START, self._catch_up)
 
     def _catch_up(self) -> None:
+        if self._closed:
+            return
         self.loop.run_in_thread(self.firewall.sweep, lambda *_: None)
         self._cut(lambda _: None)
 
@@ -241,8 +244,7 @@ class Guard:
                 self._cut(done)  # the answer to a change says that it holds, for open flows too
             else:
                 self._begin(done)
-            if self._waiting and not self._loading:
-                self._waiting.pop(0)()
+            self._next()
 
         self.loop.run_in_thread(work, finished)
 
@@ -375,27 +377,50 @@ class Guard:
             self.loop.call_later(SWEEP, self._sweep)
         self.loop.call_later(WATCH, self._look)
 
+    def close(self) -> None:
+        """Answer and look no more; the ruleset stands, and what is under way on the helper thread ends."""
+        self._closed = True
+        if self.service is not None:
+            self.service.close()
+
     def _sweep(self) -> None:
+        if self._closed:
+            return
         now = self.loop.now()
         stood_still = now - self._swept - SWEEP
         self._swept = now
         self.loop.call_later(SWEEP, self._sweep)
         self._count_guesses()
-        if self._loading or not len(self._leases):
+        if self._loading:
+            # In its turn: however often the policy changes, the leases of living flows are renewed.
+            self._waiting.append(lambda: self._renew(stood_still))
+        else:
+            self._renew(stood_still)
+
+    def _renew(self, stood_still: float) -> None:
+        if not len(self._leases):
+            self._next()
             return
+        self._loading = True  # a change of the policy waits
+        now = self.loop.now()
         if stood_still > STALL:
             self._grant(self._leases.shift(stood_still, now), now)
 
         def finished(active: set[bytes] | None, _: BaseException | None) -> None:
-            if active is None or self._loading:
-                return
             now = self.loop.now()
             leases = self._leases
-            leases.used(active, now)
-            self._grant(leases.renewals(now), now)
-            leases.expire(now)
+            if active is not None:
+                leases.used(active, now)
+                self._grant(leases.renewals(now), now)
+                leases.expire(now)
+            self._loading = False
+            self._next()
 
         self.loop.run_in_thread(self.firewall.active, finished)
+
+    def _next(self) -> None:
+        if self._waiting and not self._loading:
+            self._waiting.pop(0)()
 
     def _count_guesses(self) -> None:
         """Frames that came to the last door without the stamp are a packet socket's: a search gets another stamp."""
@@ -418,6 +443,8 @@ class Guard:
         self._write_down([packed_name for grant in grants for packed_name in self._leases.named(grant.packed)])
 
     def _look(self) -> None:
+        if self._closed:
+            return
         self.loop.call_later(WATCH, self._look)
         if self._loading or not self.loaded or self._compiled is None or self.firewall.intact():
             return
