@@ -55,6 +55,9 @@ class Device(NamedTuple):
     number: int
     name: str
     flags: int
+    peer: int = (
+        0  # the number, in its own namespace, of the other end of a veth pair that leads out of this one; else 0
+    )
 
 
 class Namespace:
@@ -144,8 +147,11 @@ class Namespace:
         for kind, body in self._dump(_RTM_GETLINK, b"\0" * 16):
             if kind == _RTM_NEWLINK:
                 _, _, _, index, flags, _ = struct.unpack_from("=BBHiII", body)
-                name = _attributes(body, 16).get(3, b"")
-                found.append(Device(index, name.rstrip(b"\0").decode(errors="replace"), flags))
+                attributes = _attributes(body, 16)
+                name = attributes.get(3, b"").rstrip(b"\0").decode(errors="replace")
+                elsewhere = 37 in attributes  # IFLA_LINK_NETNSID: IFLA_LINK, 5, is another namespace's
+                peer = struct.unpack("=I", attributes[5])[0] if elsewhere and 5 in attributes else 0
+                found.append(Device(index, name, flags, peer))
         return tuple(found)
 
     def addresses(self) -> tuple[Address, ...]:

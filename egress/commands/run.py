@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from egress.config import Config
     from egress.isolation.guard import Seat
     from egress.isolation.session import Options
     from policies.model import NetworkPolicy, Rule
@@ -97,6 +96,7 @@ def main(argv: list[str], guard: Callable[[Seat], int] | None = None) -> int:
 
 def _prepare(options: argparse.Namespace, say: Callable[[str], None]) -> Options:
     """Check everything that can be checked before a process is started."""
+    from egress.hostconfig import host_config
     from egress.isolation import environment, mounts, session
 
     cwd = _cwd()
@@ -124,7 +124,7 @@ def _prepare(options: argparse.Namespace, say: Callable[[str], None]) -> Options
         environ=environ,
         cwd=cwd,
         plan=plan,
-        config=_config(),
+        config=host_config(os.environ),
         policy=_policy(options),
         offline=options.offline,
         say=say,
@@ -162,45 +162,6 @@ def _base(text: str) -> NetworkPolicy:
         return parse_policy(data, yaml=text.endswith((".yaml", ".yml")))
     except ValueError as error:
         raise ValueError(f"--policy {text}: {error}") from error
-
-
-def _config() -> Config:
-    """The guard's settings: defaults, with the resolvers of this host. Its loopback counts: they are asked from here.
-
-    Without any, the one that the resolver library itself would try (resolv.conf(5)).
-    """
-    from egress.config import Endpoint, from_env
-    from egress.literals import pack
-
-    text = ""
-    try:
-        with open("/etc/resolv.conf", encoding="utf-8", errors="replace") as file:
-            text = file.read(65536)
-    except OSError:
-        pass
-    found = []
-    for line in text.splitlines():
-        words = line.split()
-        if len(words) >= 2 and words[0] == "nameserver":
-            packed = pack(words[1])
-            if packed is not None:
-                found.append(Endpoint(packed, 53))
-    own = {name: value for name, value in os.environ.items() if name in PASSED_SETTINGS}
-    if "OPENSANDBOX_EGRESS_DNS_UPSTREAM" in own:
-        return from_env(own, "")
-    config = from_env({**own, "OPENSANDBOX_EGRESS_DNS_UPSTREAM": "192.0.2.53"}, "")
-    return config._replace(upstreams=tuple(dict.fromkeys(found)) or (Endpoint(bytes((127, 0, 0, 1)), 53),))
-
-
-PASSED_SETTINGS = frozenset(
-    {
-        "OPENSANDBOX_EGRESS_DNS_UPSTREAM",
-        "OPENSANDBOX_EGRESS_DNS_UPSTREAM_TIMEOUT",
-        "OPENSANDBOX_EGRESS_BLOCK_DOH_443",
-        "OPENSANDBOX_EGRESS_DOH_BLOCKLIST",
-    }
-)
-"""Variables of `egress serve` that mean the same here."""
 
 
 def _open_report(text: str) -> int | None:
