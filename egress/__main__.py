@@ -13,6 +13,8 @@ COMMANDS = {
     "explain": "say what a policy decides about a name or an address, and which rule does",
     "doctor": "say what this kernel and these capabilities can hold",
     "policy": "read or change the policy of a running sidecar",
+    "inject": "print Kubernetes manifests with the sidecar in every pod",
+    "webhook": "the same as a mutating admission webhook",
     "healthcheck": "exit 0 when the sidecar beside us is ready",
 }
 
