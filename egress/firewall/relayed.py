@@ -1,0 +1,108 @@
+"""The name guard's part of the ruleset: new flows to learned addresses on 80 and 443 go to its relay.
+
+    exempted  -115  an address that a rule names needs no name: its flow is marked as accepted, or refused, here
+    intercept -110  what is left and goes to a learned address, on ports that its names open: redirected
+    output       0  `relayed`: the relay's own flows, to learned addresses alone. Nobody else's to these ports
+
+The relay's packets are told by mark and priority, each of them. A connection mark alone would let whoever forges the
+relay's addresses and ports (CAP_NET_RAW) speak in its flows, behind a name that was let through.
+"""
+
+from __future__ import annotations
+
+from egress.firewall.addressmap import chain
+from egress.firewall.tables import base_chain, class_id
+from policies.ports import PortSet
+from policies.values import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from egress.firewall.addressmap import AddressMap
+    from egress.netns import Exemption
+
+GUARDED = (80, 443)
+RELAYED = 1 << 30
+"""In the connection mark of the relay's flows, beside `ACCEPTED`; no other flow's mark may contain it."""
+_LOOK = PortSet(((80, 80), (443, 443)), (), False)  # what the relay looks at
+_CLOSED = PortSet(_LOOK.tcp, ((443, 443),), False)  # what nobody else may reach: QUIC shows its name to nobody
+
+
+class Relay(NamedTuple):
+    """Where the relay listens, 0 where it does not, and what its sockets carry."""
+
+    port4: int
+    port6: int
+    exemption: Exemption
+
+
+def direct(ports: PortSet, relay: Relay | None) -> PortSet:
+    """What the sandbox itself may reach of what a name opens."""
+    return ports if relay is None else ports.minus(_CLOSED)
+
+
+def flow_mark(mark: int) -> int:
+    """The mark of the relay's flows where that of the others is `mark`."""
+    return mark | RELAYED
+
+
+def exempted(own: str, denied: AddressMap, allowed: AddressMap) -> Iterable[str]:
+    """What rules say of addresses comes before the names: as in `output`, where each packet is judged again."""
+    ports = ", ".join(str(port) for port in GUARDED)
+    rules = [
+        'oifname "lo" accept',
+        "meta l4proto != tcp accept",
+        "ct state != new accept",
+        f"tcp dport != {{ {ports} }} accept",
+        f"{own} accept",
+        *denied.rules(),
+        *allowed.rules(),
+    ]
+    return chain("exempted", rules, base_chain("output", -115, "accept"))
+
+
+def redirects(relay: Relay, own: str, mark: int, classes: Sequence[PortSet]) -> list[str]:
+    """For the nat chain."""
+    rules = ['oifname "lo" return', f"{own} return", f"{_ours(relay)} return", f"ct mark {mark:#010x} return"]
+    for family, port in ((4, relay.port4), (6, relay.port6)):
+        if port:
+            rules += [f"{match} redirect to :{port}" for match in _learned(family, classes)]
+    return rules
+
+
+def arriving(relay: Relay) -> list[str]:
+    """Redirected connections reach the relay, and nothing else does."""
+    rules = []
+    for match, port in (("ip daddr 127.0.0.1", relay.port4), ("ip6 daddr ::1", relay.port6)):
+        if port:
+            rules += [f"ct status dnat {match} tcp dport {port} accept", f"{match} tcp dport {port} goto refuse"]
+    return rules
+
+
+def judged(relay: Relay, mark: int) -> list[str]:
+    """In `output`, behind what rules deny and before any flow is accepted."""
+    theirs = f"ct direction original ct mark {flow_mark(mark):#010x} goto refuse"
+    return [f"{_ours(relay)} jump relayed", theirs]
+
+
+def chains(mark: int, classes: Sequence[PortSet]) -> Iterable[str]:
+    """What the relay's own packets go through."""
+    yield from chain("open_relayed", [f"ct mark set {flow_mark(mark):#010x} accept"])
+    rules = [f"ct direction original ct mark {flow_mark(mark):#010x} accept"]
+    rules += [f"{match} goto open_relayed" for family in (4, 6) for match in _learned(family, classes)]
+    yield from chain("relayed", rules)
+
+
+def _ours(relay: Relay) -> str:
+    return f"meta mark {relay.exemption.mark:#010x} meta priority {class_id(relay.exemption.priority)}"
+
+
+def _learned(family: int, classes: Sequence[PortSet]) -> list[str]:
+    ip = "ip" if family == 4 else "ip6"
+    found = []
+    for index, ports in enumerate(classes):
+        open_ = [str(port) for port in GUARDED if ports.contains("tcp", port)]
+        if open_:
+            words = open_[0] if len(open_) == 1 else "{ " + ", ".join(open_) + " }"
+            found.append(f"{ip} daddr @learned{family}_{index} tcp dport {words}")
+    return found

@@ -1,0 +1,233 @@
+"""One relayed connection, from its first octet to its end.
+
+    accepted ─▶ hello: read, until it says its name ─▶ asked: the worker judges ─▶ connecting, with the worker's socket
+      ─▶ the hello is replayed ─▶ (TLS: the server's first word; for another hello, that too is read) ─▶ two lanes
+
+Whatever is refused ends with a reset, at once.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+from egress.sni import messages
+from egress.sni.clienthello import Reader, asks_again
+from egress.sni.lane import Lane
+from egress.sni.names import Refused
+from egress.sni.requests import Requests
+from policies.values import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from egress.sni.clienthello import Hello
+    from egress.sni.relay import Relay
+
+READ = 16_384  # octets read at a time before the name is known
+HELLO, ASKED, CONNECTING, WORD, RELAYED, GONE = range(6)
+_RESET = struct.pack("=ii", 1, 0)  # SO_LINGER: close sends a reset
+_ENCRYPTED = "an encrypted ClientHello (ECH), behind which the name cannot be seen"
+_TCP_CLOSE = 7  # the first octet of struct tcp_info
+
+
+class Again:
+    """Reads along for the ClientHello that a HelloRetryRequest has asked for: it has to say the same name."""
+
+    def __init__(self, first: Hello) -> None:
+        self.done = False
+        self._first = first
+        self._reader = Reader(first)
+
+    def feed(self, data: bytes) -> bytes:
+        """Raises Refused."""
+        hello = self._reader.feed(data)
+        if hello is None:
+            return b""
+        if (hello.name, hello.encrypted) != (self._first.name, self._first.encrypted):
+            raise Refused("another server name (SNI) in the second ClientHello")
+        self.done = True
+        return bytes(self._reader.raw)
+
+
+class Connection:
+    """A client that was redirected, and the server that it wanted."""
+
+    def __init__(self, relay: Relay, number: int, client: socket.socket, packed: bytes, port: int) -> None:
+        self.number = number
+        self.packed = packed
+        self.port = port
+        self.name = ""
+        self.state = HELLO
+        self.chain: tuple[str, ...] = ()  # what the worker said of the name; it wants it back
+        self._relay = relay
+        self._client = client
+        self._server: socket.socket | None = None
+        self._reader: Reader | Requests = Reader() if port == 443 else Requests()
+        self._head = b""  # goes to the server first
+        self._later = b""  # of what the client has sent, what the server has to wait for
+        self._lanes: tuple[Lane, ...] = ()
+        self.unjudged = 0  # octets that wait for a verdict
+
+    def begin(self) -> None:
+        self._relay.loop.add_reader(self._client.fileno(), self._read)
+        self._read()
+
+    # -- the name --------------------------------------------------------------------------------------------------
+    def _read(self) -> None:
+        try:
+            data = self._client.recv(READ)
+        except BlockingIOError:
+            return
+        except OSError:
+            self.close(reset=True)
+            return
+        if not data:
+            self.close(reset=False)
+            return
+        self.unjudged += len(data)
+        room = self._relay.room(len(data))
+        reader = self._reader
+        try:
+            if not room:
+                raise Refused("too much waits for a verdict")
+            if isinstance(reader, Requests):
+                self._head += reader.feed(data)
+                self.name = reader.name
+            else:
+                hello = reader.feed(data)
+                if hello is not None:
+                    if hello.encrypted and not self._relay.passes_encrypted:
+                        raise Refused(_ENCRYPTED)
+                    self.name = hello.name
+                    self._head, self._later = bytes(reader.raw[: reader.end]), bytes(reader.raw[reader.end :])
+        except Refused as refusal:
+            self.refuse(str(refusal))
+            return
+        if self.name:
+            self._relay.loop.remove_reader(self._client.fileno())
+            self.state = ASKED
+            self._relay.ask(self)
+
+    def too_late(self) -> None:
+        """Time is up for the client to say its name, and for the worker to judge."""
+        if self.state == HELLO:
+            self.refuse("the client did not say in time for which name it is" if self.unjudged else
+                        "the client said nothing: only TLS on 443 and HTTP on 80 can be let through")  # fmt: skip
+        elif self.state == ASKED:
+            self.refuse("no verdict came in time")
+
+    # -- the server ------------------------------------------------------------------------------------------------
+    def opened(self, server: socket.socket, chain: tuple[str, ...]) -> None:
+        """The worker's word: go on, by this socket."""
+        self._server, self.chain = server, chain
+        self.state = CONNECTING
+        self._relay.judged(self)
+        self._replay(registered=False)
+
+    def _replay(self, *, registered: bool) -> None:
+        server, loop = self._server, self._relay.loop
+        assert server is not None
+        try:
+            self._head = self._head[server.send(self._head) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.close(reset=True)  # refused, unreachable, timed out: the client has to hear of it
+            return
+        if self._head:
+            if not registered:
+                loop.add_writer(server.fileno(), lambda: self._replay(registered=True))
+            return
+        if registered:
+            loop.remove_writer(server.fileno())
+        reader = self._reader
+        if isinstance(reader, Requests):
+            self._relay_on(b"", b"", reader)
+        else:
+            self.state = WORD
+            loop.add_reader(server.fileno(), self._first_word)
+
+    def _first_word(self) -> None:
+        """Whether the server wants another ClientHello; until that is known, nothing more of the client's goes on."""
+        server, reader = self._server, self._reader
+        assert server is not None
+        assert isinstance(reader, Reader)
+        assert reader.hello is not None
+        try:
+            data = server.recv(READ)
+        except BlockingIOError:
+            return
+        except OSError:
+            self.close(reset=True)
+            return
+        self._head += data
+        again = asks_again(self._head) if data else False
+        if again is None:
+            return
+        self._relay.loop.remove_reader(server.fileno())
+        later, through = self._later, Again(reader.hello) if again else None
+        if through is not None and later:
+            try:
+                later = through.feed(later)
+            except Refused as refusal:
+                self.refuse(str(refusal))
+                return
+        self._relay_on(later, self._head, None if through is None or through.done else through)
+
+    def _relay_on(self, up: bytes, down: bytes, through: Requests | Again | None) -> None:
+        server, relay = self._server, self._relay
+        assert server is not None
+        self.state = RELAYED
+        self._head = self._later = b""
+        if through is None:
+            self._reader = Requests()  # the hello is needed no more
+        there = Lane(relay.loop, relay.pipes, self._client, server, up, through, self._ended, self._broke)
+        back = Lane(relay.loop, relay.pipes, server, self._client, down, None, self._ended, self._broke)
+        self._lanes = (there, back)
+        back.begin()
+        if self.state == RELAYED:
+            there.begin()
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+    def _ended(self) -> None:
+        if all(lane.done for lane in self._lanes):
+            self.close(reset=False)
+
+    def _broke(self, error: Exception) -> None:
+        if isinstance(error, Refused):
+            self.refuse(str(error))
+        else:
+            self.close(reset=True)
+
+    def half_dead(self) -> bool:
+        """Somebody whose octets are not waited for has been reset, so that only asking tells."""
+        quiet = [lane.source for lane in self._lanes if lane.done]
+        if self.state in (CONNECTING, WORD):
+            quiet.append(self._client)
+        return any(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE for sock in quiet)
+
+    def refuse(self, reason: str) -> None:
+        """Reset, and tell why."""
+        name = self.name
+        self.close(reset=True)
+        self._relay.refused(self.packed, self.port, name, reason)
+
+    def close(self, *, reset: bool) -> None:
+        if self.state == GONE:
+            return
+        self._relay.judged(self)
+        self.state = GONE
+        for lane in self._lanes:
+            lane.close()
+        for sock in (self._client, self._server):
+            if sock is not None:
+                self._relay.loop.remove_reader(sock.fileno())
+                self._relay.loop.remove_writer(sock.fileno())
+                if reset:
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                sock.close()
+        self._lanes = ()
+        self._relay.forget(self)
+
+    def check(self) -> messages.Message:
+        """Asks whether it may go on."""
+        return messages.Message(messages.CHECK, self.number, self.packed, self.port, (self.name, *self.chain))
