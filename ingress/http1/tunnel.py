@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, cast
 from ingress.http1.headers import response_head
 
 if TYPE_CHECKING:
-    from ingress.http1.client import Client
     from ingress.http1.core import Gateway
     from ingress.http1.endpoint import Endpoint
+    from ingress.http1.exchange import Exchange
     from ingress.http1.head import Fields, ResponseHead
     from ingress.http1.upstream import Upstream
 
@@ -106,7 +106,7 @@ class Tunnel:
 
     __slots__ = ("boundaries", "client", "closing", "core", "endpoint", "intent", "quiet", "sandbox")
 
-    def __init__(self, core: Gateway, endpoint: Endpoint, client: Client, upstream: Upstream) -> None:
+    def __init__(self, core: Gateway, endpoint: Endpoint, client: Exchange, upstream: Upstream) -> None:
         self.core = core
         self.endpoint = endpoint
         self.quiet = 0
@@ -224,7 +224,7 @@ class SandboxSide(Side):
         self.pass_on(data)
 
 
-def open_tunnel(client: Client, upstream: Upstream, answer: ResponseHead, early: bytes, rest: bytes) -> None:
+def open_tunnel(client: Exchange, upstream: Upstream, answer: ResponseHead, early: bytes, rest: bytes) -> None:
     """Relay the 101 and join the connections. early: what the client sent before it; rest: the sandbox behind it."""
     core = client.core
     endpoint = upstream.endpoint

@@ -15,8 +15,8 @@ from ingress.http1.head import CHUNKED, UNTIL_CLOSE, BadHead, ResponseHead, keep
 from ingress.http1.headers import REWRITTEN, crossing_trailers, response_head
 
 if TYPE_CHECKING:
-    from ingress.http1.client import Client
     from ingress.http1.endpoint import Endpoint
+    from ingress.http1.exchange import Exchange
 
 IDLE, HEAD, LENGTH, CHUNKS, CLOSE, DONE = range(6)
 """Between answers; reading a head; a body of known length; chunks; a body until close; finished, whatever comes."""
@@ -48,7 +48,7 @@ class Upstream(asyncio.Protocol):
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.transport: asyncio.Transport = cast("asyncio.Transport", None)
-        self.client: Client | None = None
+        self.client: Exchange | None = None
         self.state = IDLE
         self.served = 0
         self.idle_since = 0.0
@@ -130,7 +130,7 @@ class Upstream(asyncio.Protocol):
 
     # the client's side
 
-    def begin(self, client: Client, request: bytes) -> None:
+    def begin(self, client: Exchange, request: bytes) -> None:
         """Send a request's head, with what there is of its body, and expect its answer."""
         self.client = client
         if client.write_paused:
@@ -155,7 +155,7 @@ class Upstream(asyncio.Protocol):
 
     # reading
 
-    def _head(self, client: Client, data: bytes) -> None:
+    def _head(self, client: Exchange, data: bytes) -> None:
         end = data.find(b"\r\n\r\n") + 4
         if (end if end >= 4 else len(data)) > self.endpoint.core.limits.head_bytes:
             self._lie(client, "its response head is too long")
@@ -223,7 +223,7 @@ class Upstream(asyncio.Protocol):
             raise BadHead("too many fields")
         return head
 
-    def _length(self, client: Client, answer: ResponseHead) -> int:
+    def _length(self, client: Exchange, answer: ResponseHead) -> int:
         """The body's length that counts here; sets whether the connection can be used again."""
         self._keep = keeps_alive(answer.fields, answer.version) and answer.length != UNTIL_CLOSE
         if client.head_only or answer.status in (204, 304):
@@ -231,7 +231,7 @@ class Upstream(asyncio.Protocol):
             return 0
         return answer.length
 
-    def _render(self, client: Client, answer: ResponseHead, length: int) -> bytes:
+    def _render(self, client: Exchange, answer: ResponseHead, length: int) -> bytes:
         shown = length
         if length < 0:
             shown = CHUNKED if client.version == 11 else UNTIL_CLOSE  # HTTP/1.0 has no chunks
@@ -242,7 +242,7 @@ class Upstream(asyncio.Protocol):
         rewrite = None if REWRITTEN.isdisjoint(answer.fields.names) else client.rewriter()
         return response_head(answer, shown, client.may_keep(), client.version, rewrite, client.admission.set_cookie)
 
-    def _interim_answer(self, client: Client, answer: ResponseHead, rest: bytes) -> None:
+    def _interim_answer(self, client: Exchange, answer: ResponseHead, rest: bytes) -> None:
         if answer.status == 101:
             if client.switch(self, answer, rest):
                 return
@@ -257,7 +257,7 @@ class Upstream(asyncio.Protocol):
         if rest:
             self._head(client, rest)
 
-    def _chunked(self, client: Client, data: bytes) -> None:
+    def _chunked(self, client: Exchange, data: bytes) -> None:
         chunks = cast("ChunkedReader", self._chunks)
         try:
             pieces = chunks.feed(data)
@@ -276,7 +276,7 @@ class Upstream(asyncio.Protocol):
             client.send(out)
         self._finish(client, self._keep and not chunks.rest)
 
-    def _finish(self, client: Client, keep: bool) -> None:
+    def _finish(self, client: Exchange, keep: bool) -> None:
         """The answer is whole. The connection goes back to the pool where it may; then the client goes on."""
         self.client = None
         if keep and client.request_sent():
@@ -289,7 +289,7 @@ class Upstream(asyncio.Protocol):
             self.close()
         client.answered()
 
-    def _lie(self, client: Client, what: str) -> None:
+    def _lie(self, client: Exchange, what: str) -> None:
         self.endpoint.core.stats.upstream_error("protocol")
         self.close()
         client.upstream_lied(what)
