@@ -57,21 +57,28 @@ def base() -> str:
     return next((name for name in BASES if name in present), "")
 
 
-@pytest.fixture(scope="module")
-def image() -> str:
+def build(program: str, tag: str, *options: str) -> str:
+    """Build the image of `egress` or `ingress`, as a user does; the tag. Left out where this machine can't."""
     lacks = missing()
     if lacks:
         pytest.skip(lacks)
     done = subprocess.run(
-        ["docker", "build", "-f", "Dockerfile.egress", "--build-arg", f"BASE={base()}", "-t", IMAGE, "."],
+        # The registries are reached as this machine reaches them, whatever network the daemon's containers have.
+        ["docker", "build", "--network", "host", "-f", f"Dockerfile.{program}", "--build-arg", f"BASE={base()}",
+         *options, "-t", tag, "."],
         cwd=CHECKOUT,
         env={**os.environ, "DOCKER_BUILDKIT": "0"},  # the builder that every Docker has
         capture_output=True,
         text=True,
         timeout=500,
-    )
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    return IMAGE
+    return tag
+
+
+@pytest.fixture(scope="module")
+def image() -> str:
+    return build("egress", IMAGE)
 
 
 @pytest.fixture
@@ -85,6 +92,7 @@ def guard(image: str) -> Iterator[str]:
         "--env", f"OPENSANDBOX_EGRESS_RULES={json.dumps(POLICY)}",
         "--env", "OPENSANDBOX_EGRESS_DNS_UPSTREAM=203.0.113.53",
         "--env", "OPENSANDBOX_EGRESS_POLICY_FILE=/var/egress/policy.json",
+        "--mount", "type=volume,destination=/var/egress",
         image,
     )  # fmt: skip
     try:
@@ -166,7 +174,7 @@ def test_the_image_has_no_shell_at_its_door_and_nothing_it_does_not_use(image: s
     config: dict[str, Any] = about["Config"]
     assert config["Entrypoint"] == ["/opt/venv/bin/egress", "serve"]
     assert config["Healthcheck"]["Test"] == ["CMD", "/opt/venv/bin/egress", "healthcheck"]
-    assert list(config["Volumes"]) == ["/var/egress"]
+    assert not config.get("Volumes"), "what removes a container leaves such a volume behind: OpenSandbox's server"
     assert list(config["ExposedPorts"]) == ["18080/tcp"]
     listing = (
         "import pkgutil, sysconfig; print(*(m.name for m in pkgutil.iter_modules([sysconfig.get_path('purelib')])))"

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import time
 import uuid
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.blackbox.test_image import base, docker, missing
+from tests.blackbox.test_image import build, docker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-CHECKOUT = Path(__file__).resolve().parents[2]
 IMAGE = "sallyport-ingress:test"
 SANDBOX_PORT = "8000"
 PYTHON = "/opt/venv/bin/python"
@@ -55,19 +53,7 @@ def address(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def image() -> str:
-    lacks = missing()
-    if lacks:
-        pytest.skip(lacks)
-    done = subprocess.run(
-        ["docker", "build", "-f", "Dockerfile.ingress", "--build-arg", f"BASE={base()}", "-t", IMAGE, "."],
-        cwd=CHECKOUT,
-        env={**os.environ, "DOCKER_BUILDKIT": "0"},
-        capture_output=True,
-        text=True,
-        timeout=500,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return IMAGE
+    return build("ingress", IMAGE)
 
 
 @pytest.fixture

@@ -1,0 +1,102 @@
+"""OpenSandbox's real server and SDK, on a Docker daemon of the test's own: run by `make test-e2e`, or by name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.blackbox.test_image import image as egress_image
+from tests.e2e.daemon import Daemon
+from tests.e2e.server import ENVIRONMENT, Sdk, Server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lab import Internet
+
+__all__ = ["egress_image"]
+
+_HERE = Path(__file__).parent
+SANDBOX = "sallyport-e2e:test"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What they need takes a while to install: deselected, not skipped, unless somebody asks for them."""
+    ours = [item for item in items if item.path.is_relative_to(_HERE)]
+    for item in ours:
+        item.add_marker(pytest.mark.timeout(600))
+    if any(Path(argument.partition("::")[0]).resolve().is_relative_to(_HERE) for argument in config.args):
+        return
+    config.hook.pytest_deselected(items=ours)
+    items[:] = [item for item in items if item not in ours]
+
+
+@pytest.fixture(scope="module")
+def daemon(internet: Internet, egress_image: str) -> Iterator[Daemon]:
+    """A daemon with our image, and one for sandboxes; at its end nothing of a sandbox may be left."""
+    if not ENVIRONMENT.exists():
+        pytest.fail("the server and the SDK are not installed: make test-e2e", pytrace=False)
+    build_sandbox_image(egress_image)
+    internet.reset()
+    with Daemon(internet, [egress_image, SANDBOX]) as running:
+        before = running.things()
+        yield running
+        assert running.things() == before, "what a sandbox brought went with it"
+    assert not running.folder.exists()
+    left = [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(running.folder) in _text(path)]
+    assert not left, left
+
+
+def build_sandbox_image(base: str) -> None:
+    """SANDBOX, of what lies in image/. Nothing is downloaded."""
+    done = subprocess.run(
+        ["docker", "build", "--build-arg", f"BASE={base}", "-t", SANDBOX, "."],
+        cwd=_HERE / "image",
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+@pytest.fixture(scope="module")
+def server(daemon: Daemon, egress_image: str) -> Iterator[Server]:
+    """The server with our image and everything guarded."""
+    with Server(daemon, port=8180, egress=egress_image, execd=SANDBOX, mode="dns+nft", patience=10) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def sdk(server: Server) -> Iterator[Sdk]:
+    with Sdk(server) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def gateway(daemon: Daemon) -> Iterator[str]:
+    """Our gateway, which finds the sandboxes by itself; its address."""
+    log = daemon.folder / "gateway.log"
+    with log.open("wb") as writing:
+        process = daemon.lab.sandbox.popen(
+            [
+                str(Path(sys.prefix, "bin", "ingress")), "serve", "--provider-type", "docker",
+                "--docker-host", daemon.host, "--mode", "header+uri", "--port", "28888", "--workers", "1",
+            ],
+            env={"HOME": "/nonexistent"},
+            stdout=writing,
+            stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    yield "127.0.0.1:28888"
+    process.terminate()
+    assert process.wait(20) == 0, log.read_text()
