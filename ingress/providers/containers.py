@@ -33,7 +33,9 @@ class Container(NamedTuple):
     name: str
     labels: Mapping[str, str]
     reason: str
-    """Why it can't be used now; "": it runs, isn't paused and is healthy where it says."""
+    """Why nothing in it runs now; "": it runs and isn't paused."""
+    health: str
+    """Why its own health check keeps it from being used; "": it has passed, or there is none."""
     running: bool
     started: str
     """When, RFC 3339."""
@@ -76,6 +78,7 @@ def read(document: object) -> Container | None:
         name=text(inspected.get("Name")).removeprefix("/") or identity[:12],
         labels={key: value for key, value in labels.items() if isinstance(value, str)},
         reason=_reason(state),
+        health=_health(state),
         running=state.get("Running") is True,
         started=text(state.get("StartedAt")),
         joined=mode.removeprefix("container:") if mode.startswith("container:") else "",
@@ -94,6 +97,10 @@ def _reason(state: Mapping[str, object]) -> str:
         code = state.get("ExitCode")
         ended = f", exit code {code}" if text(state.get("Status")) == "exited" and isinstance(code, int) else ""
         return f"its container doesn't run ({text(state.get('Status'))[:20] or 'stopped'}{ended})"
+    return ""
+
+
+def _health(state: Mapping[str, object]) -> str:
     health = text(mapping(state.get("Health")).get("Status"))
     if health == "starting":
         return "its container is starting: its health check has not passed yet"
@@ -178,12 +185,13 @@ class Known:
 
 
 def _sandbox(sandbox_id: str, container: Container, known: Known, wishes: Wishes) -> Sandbox:
-    net, reason = container, container.reason
+    net, reason = container, container.reason or container.health
     if container.joined:
         other = known.find(container.joined)
         if other is None:
             reason = reason or "the container whose network it shares is gone"
         else:
+            # A sidecar's health is about what goes out, and its first check comes seconds after the sandbox's creation.
             net = other
             reason = reason or (other.reason and f"its network's container {other.name}: {other.reason}")
     label = PORTS

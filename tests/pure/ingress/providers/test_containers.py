@@ -111,6 +111,8 @@ def test_a_sidecar_that_is_not_well_takes_the_sandbox_with_it() -> None:
     assert one(joined, inspected("side", labels=SIDECAR, state={"Paused": True})).reason == (
         "its network's container side: its container is paused"
     )
+    starting = inspected("side", labels=SIDECAR, state={"Health": {"Status": "starting"}})
+    assert one(joined, starting).ready, "what it guards is the way out"
     assert one(joined).reason == "the container whose network it shares is gone"
     assert wanted(containers(joined)) == {"side"}
     assert wanted(containers(joined, inspected("side"))) == set()
