@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from egress.dns import wire
 from egress.dns.interceptor import DENIED_TTL, Ask, Interceptor, Outcome
+from egress.dns.shedding import Shedding
 from egress.dns.straight import LONGEST, Plain, Shapes
 from egress.dns.wire import PLAIN, new_tuple
 from egress.firewall.leases import Full
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
 DRAIN = 64  # packets taken from one socket before others have their turn
 UDP_LIMIT = 1232  # octets of a UDP answer (DNS flag day 2020: no fragments)
 TCP_LIMIT = 65535
-SAME = 8192  # queries whose bytes are remembered with their reply
-SAME_OCTETS = 4 * 1024 * 1024  # of these queries and replies
+SAME = 4096  # queries whose bytes are remembered with their reply
+SAME_OCTETS = 2 * 1024 * 1024  # of these queries and replies
 SAME_QUERY = 400  # octets: longer ones differ each time, by their padding and cookies
 PARKED = 2048  # answers that wait for a ruleset
 PARKED_RECORDS = 16_384  # in all of them
@@ -88,6 +89,7 @@ class Service:
         self._same: dict[bytes, tuple[float, bytes]] = {}
         self._same_octets = 0
         self._shapes = Shapes()
+        self._shedding = Shedding()
         self._turn = 0  # the loop's, of the last drain
         self._held = False
         self._parked: list[tuple[Question, Answer | Plain]] = []
@@ -142,6 +144,9 @@ class Service:
 
     def _drain(self, sock: socket.socket) -> None:
         now = self._loop.now()
+        if self._shedding.on:
+            self._shed(sock, now)
+            return
         turn = self._loop.turns
         # Only where packets kept coming: looking for a second one costs as much as reading it.
         most = DRAIN if turn - self._turn == 1 else 1
@@ -185,6 +190,23 @@ class Service:
                         if upstream.ask(name, shape.qtype, waiter, now, body, interceptor, parent[1]):
                             continue
             self._query(data, sock, address, UDP_LIMIT, now)
+        else:
+            if most == DRAIN and self._shedding.look(sock, now):
+                self._report("a flood of questions: what there is too much of is dropped")
+
+    def _shed(self, sock: socket.socket, now: float) -> None:
+        """Under a flood."""
+        exact, cached = self.interceptor.exact, self.interceptor.cache.keys
+
+        def decide(data: bytes, address: Any) -> None:
+            self._query(data, sock, address, UDP_LIMIT, now)
+
+        def is_known(name: str, qtype: int) -> bool:
+            return name in exact or (name, qtype) in cached
+
+        self.answered += self._shedding.drain(sock, now, self._same.get, decide, is_known)
+        if self._shedding.over(now):
+            self._report(f"the flood of questions is over: {self._shedding.dropped} were dropped")
 
     def handle_stream(self, data: bytes, client: Any) -> None:
         """A question over TCP."""

@@ -113,7 +113,7 @@ class Upstream:
         `body` is the question section in lower case, where somebody has it; `judged` and `ports` are kept with it.
         """
         if self._waiting >= WAITING:
-            return False
+            self._give_up_oldest()
         key = (name, qtype)
         question = self._flying.get(key)
         if question is not None:
@@ -123,7 +123,7 @@ class Upstream:
             self._waiting += 1
             return True
         if len(self._flying) >= PENDING:
-            return False
+            self._give_up_oldest()
         question = Question(name, qtype, now)
         question.body = body or ask(0, name, qtype)[12 : -len(_OPT)]
         question.judged = judged
@@ -137,6 +137,11 @@ class Upstream:
         if not self._ticking:
             self._tick_later()
         return True
+
+    def _give_up_oldest(self) -> None:
+        """Room for another question. Not the new one: who is answered at all is answered soon, and questions that
+        nobody ever answers would keep everybody else out for as long as the time-out."""
+        self._report(next(iter(self._flying.values())), None)
 
     def probe(self, name: str) -> None:
         """Ask every server for `name`'s NS: silence counts as a failure, any answer brings back who was down."""

@@ -32,7 +32,7 @@ LONGEST = 24 * 3600.0  # seconds after its last answer in which a lease may be r
 RENEWAL = 120.0  # seconds a renewal adds
 RENEW_BEFORE = 30.0  # seconds before its end a lease is renewed
 NAMES_PER_ADDRESS = 8  # a policy change asks about these; the address itself stays open whichever taught it
-TEACHINGS = 32_768  # remembered reasons in all, some 300 octets each
+TEACHINGS = 16_384  # remembered reasons in all, some 300 octets each
 ADDRESSES = 16_384
 
 
@@ -76,8 +76,9 @@ class _Address:
 class Leases:
     """All leases of one sandbox."""
 
-    def __init__(self, capacity: int = ADDRESSES) -> None:
+    def __init__(self, capacity: int = ADDRESSES, names_per_address: int = NAMES_PER_ADDRESS) -> None:
         self.capacity = capacity
+        self.names_per_address = names_per_address
         self._addresses: dict[bytes, _Address] = {}
         self._lingering: dict[bytes, _Address] = {}
         self._ends: list[tuple[float, bytes]] = []
@@ -110,7 +111,7 @@ class Leases:
         names = address.names
         known = names.get(name)
         if known is None:
-            if len(names) >= NAMES_PER_ADDRESS or self._taught >= TEACHINGS or self._holders is not None:
+            if len(names) >= self.names_per_address or self._taught >= TEACHINGS or self._holders is not None:
                 self._make_place(names, name)
             else:
                 self._taught += 1
@@ -163,7 +164,7 @@ class Leases:
 
     def _make_place(self, names: dict[str, Teaching], name: str) -> None:
         """For another reason why an address is open. That is bounded; it takes the place of the oldest."""
-        if len(names) >= NAMES_PER_ADDRESS or (names and self._taught >= TEACHINGS):
+        if len(names) >= self.names_per_address or (names and self._taught >= TEACHINGS):
             del names[next(iter(names))]
         else:
             self._taught += 1
@@ -265,7 +266,7 @@ class Leases:
     # -- policy --------------------------------------------------------------------------------------------------
     def rebase(self, decide: Callable[[bytes, Teaching], PortSet | None], now: float) -> Leases:
         """The same leases under another policy: `decide` says what a teaching opens now (None or empty: nothing)."""
-        after = Leases(self.capacity)
+        after = Leases(self.capacity, self.names_per_address)
         for source in (self._addresses, self._lingering):
             for packed, address in source.items():
                 names: dict[str, Teaching] = {}
