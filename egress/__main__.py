@@ -9,7 +9,10 @@ from importlib import import_module
 COMMANDS = {
     "serve": "guard this network namespace: what the container runs; all settings from the environment",
     "run": "run a command in a guarded sandbox of its own",
+    "attach": "guard a Docker container that runs already",
+    "docker": "run a Docker container behind a guard, or guard all that are labelled",
     "check": "check a policy file and print it as it is understood",
+    "translate": "make a policy of another system's settings, never wider than they are",
     "explain": "say what a policy decides about a name or an address, and which rule does",
     "doctor": "say what this kernel and these capabilities can hold",
     "policy": "read or change the policy of a running sidecar",

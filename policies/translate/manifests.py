@@ -49,9 +49,7 @@ def chosen(
         also = f"; found {', '.join(sorted(set(others)))}" if others else ""
         raise PolicyError("$", f"no {' or '.join(kinds)} that speaks of egress{also}")
     if not options.names and len(found) > 1:
-        raise PolicyError(
-            "$", f"{len(found)} policies, {_list(found)}; choose those of the pod with --name, they add up"
-        )
+        raise PolicyError("$", f"{len(found)} policies ({_list(found)}); choose the pod's with --name, they add up")
     for kind in sorted(set(others)):
         draft.note("$", f"{kind}: not looked at")
     return wanted
