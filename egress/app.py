@@ -29,9 +29,9 @@ from egress.guard import Guard, Placement
 from egress.log import Log
 from egress.loop import Loop
 from egress.metrics import Counters, Machine, prometheus, snapshot
-from egress.privileges import take_up
+from egress.privileges import give_up, take_up
 from egress.state import Handover
-from egress.supervisor import dns_ports
+from egress.supervisor import dns_ports, family_ports
 from policies.matcher import compile_policy
 from policies.model import PolicyError
 from policies.values import TYPE_CHECKING, NamedTuple
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from egress.metrics import Metric
     from egress.own import Own
     from egress.privileges import Held
+    from egress.sni.desk import Refusal
     from egress.supervisor import Sockets
     from egress.webhook import Webhook
 
@@ -80,6 +81,8 @@ def prepare(config: Config, firewall: Firewall, sockets: Sockets) -> Plan:
             compile_policy(variables.policy, *variables.always)
         except PolicyError as error:
             raise ConfigError("OPENSANDBOX_EGRESS_RULES", str(error)) from error
+    if config.sni:  # here, so that every process that is forked has it
+        from egress.sni import desk, relay  # noqa: F401
     file = PolicyFile(config.policy_file) if config.policy_file else None
     if file is not None:
         try:
@@ -98,6 +101,24 @@ def work(plan: Plan) -> int:
     gc.set_threshold(20_000, 20, 20)
     sys.setswitchinterval(0.0005)  # the helper thread's Python must not hold up answers
     return Worker(plan).run()
+
+
+def relay(plan: Plan) -> int:
+    """Be the name guard's relay until stopped: with nothing of the sidecar's but the two listeners and the channel."""
+    names, log = plan.sockets.names, Log(1, plan.config.log_level, _events.identity(plan.config))
+    assert names is not None
+    if plan.held is not None:
+        give_up()
+    plan.firewall.close()
+    plan.handover.close()
+    for sock in (*plan.sockets.udp, *plan.sockets.tcp, plan.sockets.api, plan.sockets.unix, names.worker):
+        if sock is not None:
+            sock.close()
+    gc.enable()
+    from egress.sni.relay import Relay
+
+    report = lambda error: log.error("unexpected", error=f"{type(error).__name__}: {error}")  # noqa: E731
+    return Relay(names.listeners, names.relay, passes_encrypted=plan.config.sni_ech, report=report).run()
 
 
 class Worker:
@@ -240,6 +261,11 @@ class Worker:
 
             dial = self._own.connect
             self._webhook = Webhook(config.deny_webhook, config.sandbox_id, dial, self.loop, self.log.warn)
+        if self.plan.sockets.names is not None:
+            from egress.sni.desk import Desk
+
+            desk = Desk(self.loop, self.plan.sockets.names.worker, self.guard, self._denied_connection, self.log.warn)
+            self.guard.changed = desk.recheck
         for sock in self.plan.sockets.udp:
             service.listen(sock)
         for sock in self.plan.sockets.tcp:
@@ -338,6 +364,13 @@ class Worker:
         if self._webhook is not None:
             self._webhook.denied(denial.name)
 
+    def _denied_connection(self, refusal: Refusal) -> None:
+        self._counters.connections += refusal.times
+        address = printable(refusal.packed) if refusal.packed else "the name guard"
+        self.events.denied_connection(address, refusal.port, refusal.name, refusal.reason, refusal.rule)
+        if self._webhook is not None:
+            self._webhook.denied(refusal.name or address)
+
     def _measure(self) -> tuple[Metric, ...]:
         undelivered = 0 if self._exporter is None else self._exporter.failed
         return snapshot(self._counters, self._machine, self.guard.rules, self.guard.updates, undelivered)
@@ -374,4 +407,5 @@ def placement(config: Config, sockets: Sockets) -> Placement:
         doh_all=config.block_doh and not config.doh_networks,
         doh_networks=config.doh_networks if config.block_doh else (),
         own=(),
+        relay_ports=(0, 0) if sockets.names is None else family_ports(sockets.names.listeners),
     )

@@ -55,7 +55,7 @@ _KNOWN = frozenset(
         "MODE", "RULES", "POLICY_FILE", "HTTP_ADDR", "SOCKET", "TOKEN", "REQUIRE", "MAX_RULES", "SANDBOX_ID",
         "LOG_LEVEL", "DNS_UPSTREAM", "DNS_UPSTREAM_TIMEOUT", "DNS_UPSTREAM_PROBE", "DNS_UPSTREAM_PROBE_INTERVAL_SEC",
         "NAMESERVER_EXEMPT", "BLOCK_DOH_443", "DOH_BLOCKLIST", "DENY_WEBHOOK", "METRICS_EXTRA_ATTRS", "ALWAYS_ALLOW",
-        "ALWAYS_DENY", "NAME_BUDGET", "NAME_BUDGET_ALL", "NAME_BUDGET_RATE",
+        "ALWAYS_DENY", "NAME_BUDGET", "NAME_BUDGET_ALL", "NAME_BUDGET_RATE", "SNI", "SNI_ECH",
     )
 )  # fmt: skip
 _ABSENT = (
@@ -99,6 +99,8 @@ class Config(NamedTuple):
     otlp_interval: float  # seconds
     always_allow: str
     always_deny: str
+    sni: bool  # the name guard is on
+    sni_ech: bool  # and lets an encrypted ClientHello pass by the name outside of it
     warnings: tuple[str, ...]  # to be logged once at start
 
 
@@ -120,6 +122,9 @@ def from_env(environ: Mapping[str, str], resolv_conf: str) -> Config:
         )
     if not token:
         warnings.append(f"{PREFIX}TOKEN is not set: the policy can be changed over the unix socket only")
+    sni, sni_ech = _sni(env, mode)
+    if sni_ech and not sni:
+        warnings.append(f"{PREFIX}SNI_ECH has no effect without {PREFIX}SNI=enforce")
     block_doh = env.boolean("BLOCK_DOH_443", default=False)
     networks = _unique(read_network(PREFIX + "DOH_BLOCKLIST", part) for part in env.listed("DOH_BLOCKLIST"))
     if networks and not block_doh:
@@ -159,6 +164,8 @@ def from_env(environ: Mapping[str, str], resolv_conf: str) -> Config:
         otlp_interval=_otlp_interval(environ),
         always_allow=env.text("ALWAYS_ALLOW"),
         always_deny=env.text("ALWAYS_DENY"),
+        sni=sni,
+        sni_ech=sni_ech,
         warnings=tuple(warnings),
     )
 
@@ -198,6 +205,13 @@ class _Reader:
         if not DIGITS.fullmatch(text) or not low <= int(text) <= high:
             raise ConfigError(PREFIX + name, f"'{safe(text)}' is not a whole number from {low} to {high}")
         return int(text)
+
+    def choice(self, name: str, no: str, yes: str) -> bool:
+        """One of two words; absent is `no`."""
+        text = self.text(name).lower() or no
+        if text not in (no, yes):
+            raise ConfigError(PREFIX + name, f"unknown value '{safe(text)}'; write {no} or {yes}")
+        return text == yes
 
     def printable(self, name: str, limit: int) -> str:
         text = self.text(name)
@@ -253,6 +267,14 @@ def _require(env: _Reader, mode: str, token: str) -> frozenset[str]:
         if part in wanted and mode == "dns":
             raise ConfigError(variable, f"asks for {part}, which {PREFIX}MODE=dns does not hold; write dns+nft there")
     return wanted
+
+
+def _sni(env: _Reader, mode: str) -> tuple[bool, bool]:
+    """Whether the name guard is on, and whether it lets an encrypted ClientHello pass."""
+    on = env.choice("SNI", "off", "enforce")
+    if on and mode == "dns":
+        raise ConfigError(PREFIX + "SNI", f"asks for enforce, which {PREFIX}MODE=dns cannot hold; write dns+nft there")
+    return on, env.choice("SNI_ECH", "refuse", "pass")
 
 
 def _level(env: _Reader) -> str:

@@ -134,6 +134,22 @@ class Events:
         where = f"{address} {protocol}" + ("" if port is None else f"/{port}")
         self._tell(self._denied, key, "warn", f"denied packet to {where}", fields)
 
+    def denied_connection(self, address: str, port: int, host: str, reason: str, rule: str = "") -> None:
+        """The name guard refused a connection; `host` is the name that it was for, "" where it did not say one."""
+        key = ("connection", host or address, port, reason)
+        if self._denied.repeats(key):
+            return
+        if self._silence and (self._silence.covers_address(address) or (host and self._silence.covers_name(host))):
+            return
+        fields: dict[str, object] = {"action": "deny", "target.ips": [address], "target.protocol": "tcp"}
+        fields["target.port"] = port
+        if host:
+            fields["target.host"] = host
+        fields["reason"] = reason
+        if rule:
+            fields["rule"] = rule
+        self._tell(self._denied, key, "warn", f"denied connection to {host or address} tcp/{port}", fields)
+
     def wants_allowed(self, host: str) -> bool:
         """Whether `allowed_name` would tell of it; counted where not. Cheap: asked for every address that is opened."""
         return (

@@ -13,19 +13,22 @@ with the kernel goes through `Firewall`, which knows the namespace.
 from __future__ import annotations
 
 import os
+import struct
 
 from egress.dns.interceptor import Interceptor
 from egress.dns.service import Service
 from egress.firewall import FirewallError
 from egress.firewall.leases import SLACK, Leases, Teaching
 from egress.firewall.ruleset import Exemption, RulesetSpec
-from egress.firewall.tables import ACCEPTED
+from egress.firewall.tables import ACCEPTED, RELAYED
 from egress.state import Accepted
 from policies.matcher import Teach
 from policies.model import Action
+from policies.ports import NOTHING
 from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Sequence
 
     from egress.dns.budget import Budget
@@ -33,7 +36,9 @@ if TYPE_CHECKING:
     from egress.firewall.conntrack import Flow
     from egress.firewall.guardhouse import Firewall
     from egress.firewall.leases import Grant
+    from egress.firewall.relayed import Relay
     from egress.loop import Loop
+    from egress.sni.verdict import Verdict
     from egress.state import Handover
     from policies.matcher import CompiledPolicy
     from policies.ports import PortSet
@@ -41,6 +46,7 @@ if TYPE_CHECKING:
 HEAD_START = 0.01  # seconds that the first questions have before open flows are looked at
 SWEEP = 5.0  # seconds between looks at which leases are in use
 STALL = 15.0  # seconds late: the whole container stood still
+NAMES_TO_SPEAK_TO = 64  # names that the name guard lets speak to one address: the last whose answers led there
 NAMELESS = "?"  # begins the name of a lease whose name is not known any more; no query name begins so
 GUESSES = 2000  # unstamped frames within a sweep after which the stamp changes
 WATCH = 0.5  # seconds between looks at whether our tables still stand
@@ -56,6 +62,7 @@ class Placement(NamedTuple):
     doh_all: bool
     doh_networks: tuple[object, ...]
     own: tuple[tuple[bytes, str, int], ...]  # endpoints of the sidecar's own traffic besides DNS
+    relay_ports: tuple[int, int] = (0, 0)  # where the name guard's relay listens, v4 and v6; 0 where it does not
 
 
 class Guard:
@@ -87,7 +94,7 @@ class Guard:
         self._budget = budget
         self._compiled: CompiledPolicy | None = None
         self._document = b""
-        self._leases = Leases()
+        self._leases = Leases(names_per_address=NAMES_TO_SPEAK_TO) if any(placement.relay_ports) else Leases()
         self._classes: dict[PortSet, int] = {}
         self._spec: RulesetSpec | None = None
         self._loading = False
@@ -97,6 +104,7 @@ class Guard:
         self._severed: set[bytes] = set()  # far ends of flows that are held cut
         self._earlier = False  # the first ruleset replaces one of an earlier life of the whole sidecar
         self._closed = False
+        self.changed: Callable[[], None] = lambda: None  # called when another policy holds
         self.service: Service | None = None
         self.repairs = 0
         self.updates = 0  # rulesets and batches of addresses that the kernel has taken from us
@@ -263,6 +271,7 @@ class Guard:
             self.service = Service(self.loop, interceptor, self._leases, write, self._note, self._report)
         else:
             self.service.swap(interceptor, self._leases)
+        self.changed()
 
     def _specify(self, compiled: CompiledPolicy, leases: Leases) -> tuple[RulesetSpec, dict[PortSet, int]]:
         place = self.placement
@@ -282,9 +291,22 @@ class Guard:
             exemption=self.exemption,
             digest=digest(compiled),
             stamp=Exemption(*_secret()),
-            flow_mark=_secret()[0] | ACCEPTED,
+            flow_mark=_secret()[0] & ~RELAYED | ACCEPTED,
+            relay=self._relay(),
         )
         return spec, {ports: index for index, ports in enumerate(classes)}
+
+    def _relay(self) -> Relay | None:
+        """The name guard's, with an exemption that follows from ours and does not betray it."""
+        if not any(self.placement.relay_ports):
+            return None
+        from _blake2 import blake2s
+
+        from egress.firewall.relayed import Relay
+
+        derived = blake2s(struct.pack(">II", *self.exemption), digest_size=8, person=b"relay").digest()
+        mark, priority = struct.unpack(">II", derived)
+        return Relay(*self.placement.relay_ports, Exemption(mark | 1, priority | 1))
 
     def _learned(self, leases: Leases, classes: Sequence[PortSet]) -> dict[int, list[tuple[bytes, int]]]:
         elements = leases.elements(self.loop.now())
@@ -342,8 +364,42 @@ class Guard:
         if decision.rule is not None:
             return decision.action is Action.ALLOW
         if self._leases.opens(flow.remote, flow.protocol, flow.remote_port):
-            return True
+            return bool(flow.mark & RELAYED) or not self._guards(flow.protocol, flow.remote_port)
         return decision.action is Action.ALLOW and flow.remote not in self._leases
+
+    def _guards(self, protocol: str, port: int) -> bool:
+        """Whether learned addresses are reached on that port through the name guard alone."""
+        if not any(self.placement.relay_ports):
+            return False
+        from egress.firewall.relayed import CLOSED
+
+        return CLOSED.contains(protocol, port)
+
+    # -- names of connections (the name guard's) ---------------------------------------------------------------------
+    def judge_name(self, packed: bytes, port: int, name: str) -> Verdict:
+        """Whether a new connection to a learned address may be for this name."""
+        from egress.sni.verdict import Verdict, judge
+
+        if self._compiled is None:
+            return Verdict(False, (), "no policy is loaded")
+        return judge(self._compiled, [taught for _, taught in self._leases.named(packed)], NAMELESS, name, port)
+
+    def still_allows(self, packed: bytes, port: int, name: str, chain: tuple[str, ...]) -> bool:
+        """Whether the policy of now lets a connection that was let through go on; the end of a lease ends none."""
+        compiled = self._compiled
+        if compiled is None:
+            return False
+        decision = compiled.decide_address(packed, "tcp", port)
+        if decision.rule is not None:
+            return decision.action is Action.ALLOW
+        ports = effective(compiled, packed, Teaching(name, chain, NOTHING, 0.0, 0.0))
+        return ports is not None and ports.contains("tcp", port)
+
+    def dial(self, packed: bytes, port: int) -> socket.socket:
+        """A socket of the relay's, connecting. Raises OSError."""
+        assert self._spec is not None
+        assert self._spec.relay is not None
+        return self.firewall.tcp(packed, port, self._spec.relay.exemption)
 
     def _cut(self, done: Callable[[BaseException | None], None]) -> None:
         if not self.enforcing:

@@ -82,6 +82,7 @@ class Counters:
         self.denied = 0  # look-ups refused, those over their budget among them
         self.expansions = 0  # the same that only a search domain had made
         self.over_budget = 0
+        self.connections = 0  # refused by the name guard
 
 
 class Machine:
@@ -128,6 +129,8 @@ def snapshot(counters: Counters, machine: Machine, rules: int, updates: int, und
                counters.expansions),
         Metric("egress.dns.budget.denied_total", "", "Look-ups denied because names had carried too much", "sum",
                counters.over_budget),
+        Metric("egress.sni.denied_total", "", "Connections refused for their name, or for having none", "sum",
+               counters.connections),
         Metric("egress.nftables.rules.count", "{element}", "Rules in force in the kernel", "gauge", rules),
         Metric("egress.nftables.updates.count", "", "Rulesets and batches of addresses written to the kernel", "sum",
                updates),

@@ -95,6 +95,13 @@ def take_up() -> None:
     _filter(library, worker_filter)
 
 
+def give_up() -> None:
+    """In the name guard's relay: no capability at all, and it forks no more. Raises OSError."""
+    library = ctypes.CDLL(None, use_errno=True)
+    _set_capabilities(library, 0, 0)
+    _filter(library, worker_filter)
+
+
 # -- capabilities ----------------------------------------------------------------------------------------------------
 def _drop_capabilities(library: ctypes.CDLL, shut_out: Callable[[], bool]) -> bool:
     """Keep what is needed as permitted, nothing as effective. Whether nothing is left in the bounding set."""

@@ -40,6 +40,10 @@ class Shelf:
         self._end = 0
         self._content_end = 0
 
+    def close(self) -> None:
+        for fd in self._fds:
+            os.close(fd)
+
     def load(self) -> tuple[bytes, list[bytes]]:
         """The newest complete content and the records behind it; empty when nothing was ever stored."""
         best = (0, b"", 0)
@@ -104,6 +108,11 @@ class Handover:
     def __init__(self) -> None:
         self._policy = Shelf("policy")
         self._leases = Shelf("leases")
+
+    def close(self) -> None:
+        """For a process that it is none of the business of."""
+        self._policy.close()
+        self._leases.close()
 
     def store_policy(self, accepted: Accepted) -> None:
         secrets = accepted.secrets or (0,) * 5

@@ -21,7 +21,7 @@ import time
 from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from egress.config import Config
 
@@ -42,6 +42,15 @@ class Sockets(NamedTuple):
     tcp: tuple[socket.socket, ...]
     api: socket.socket
     unix: socket.socket | None
+    names: Names | None = None
+
+
+class Names(NamedTuple):
+    """The name guard's: where redirected connections arrive, and its channel's two ends."""
+
+    listeners: tuple[socket.socket, ...]  # 127.0.0.1 and, where there is one, ::1
+    relay: socket.socket
+    worker: socket.socket
 
 
 class StartError(Exception):
@@ -76,40 +85,68 @@ def serve(environ: Mapping[str, str]) -> int:
         return _refuse(str(error), EXIT_CONFIG)
     except (FirewallError, OSError) as error:
         return _refuse(f"cannot start: {error}", 1)
-    return _supervise(lambda: app.work(plan))
+    works: dict[str, Callable[[], int]] = {"worker": lambda: app.work(plan)}
+    if sockets.names is not None:
+        works["name guard"] = lambda: app.relay(plan)
+    return _supervise([_Child(name, work) for name, work in works.items()])
 
 
-def _supervise(work: Callable[[], int]) -> int:
+class _Child:
+    """A process that is started again whenever it ends."""
+
+    def __init__(self, name: str, work: Callable[[], int]) -> None:
+        self.name = name
+        self._work = work
+        self._started = 0.0
+        self._failures = 0
+        self.pid = 0
+
+    def start(self) -> None:
+        self._started = time.monotonic()
+        self.pid = _fork(self.name, self._work)
+
+    def ended(self, status: int) -> float:
+        """Say so; in how many seconds to start it again."""
+        self.pid = 0
+        code = os.waitstatus_to_exitcode(status)
+        if time.monotonic() - self._started > SETTLED:
+            self._failures = 0
+        pause = BACK_OFF[min(self._failures, len(BACK_OFF) - 1)]
+        self._failures += 1
+        how = f"signal {-code}" if code < 0 else f"exit {code}"
+        _say("warn", f"{self.name} ended by {how}; enforcement stands, starting the next one")
+        return pause
+
+
+def _supervise(children: Sequence[_Child]) -> int:
     import gc
 
-    _spare_memory()
+    spare_memory()
     gc.freeze()  # the workers share these pages for as long as nobody writes to them
-    child = _fork(work)
-    started = time.monotonic()
-    failures = 0
+    for child in children:
+        child.start()
+    due: dict[_Child, float] = {}  # when those that ended are started again
     while True:
-        number = signal.sigwaitinfo(_SIGNALS).si_signo
-        if number == signal.SIGCHLD:
-            status = _reap(child)
-            if status is None:
-                continue
-            code = os.waitstatus_to_exitcode(status)
-            if time.monotonic() - started > SETTLED:
-                failures = 0
-            pause = BACK_OFF[min(failures, len(BACK_OFF) - 1)]
-            failures += 1
-            how = f"signal {-code}" if code < 0 else f"exit {code}"
-            _say("warn", f"worker ended by {how}; enforcement stands, starting the next one")
-            if pause and signal.sigtimedwait(_STOP, pause) is not None:
-                return 0
-            started = time.monotonic()
-            child = _fork(work)
-        elif number != signal.SIGHUP:  # a terminal that went away is no reason to leave
-            _stop(child)
+        if due:
+            wait = min(due.values()) - time.monotonic()
+            heard = signal.sigtimedwait(_SIGNALS, max(0.0, wait))
+            number = signal.SIGCHLD if heard is None else heard.si_signo
+        else:
+            number = signal.sigwaitinfo(_SIGNALS).si_signo
+        if number not in (signal.SIGCHLD, signal.SIGHUP):  # a terminal that went away is no reason to leave
+            _stop([child for child in children if child.pid])
             return 0
+        ended = _reap()
+        now = time.monotonic()
+        for child in children:
+            if child.pid in ended:
+                due[child] = now + child.ended(ended[child.pid])
+        for child in [child for child, when in due.items() if when <= now]:
+            del due[child]
+            child.start()
 
 
-def _spare_memory() -> None:
+def spare_memory() -> None:
     """One arena for all threads, and what the lock-down used goes back: two processes share little, so both are small
     (mallopt(3), malloc_trim(3)). A C library without these does without."""
     import ctypes
@@ -122,12 +159,9 @@ def _spare_memory() -> None:
         pass
 
 
-_STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
-
-
-def _reap(child: int) -> int | None:
-    """Collect every ended child (as PID 1 also strangers'); the worker's status if it was among them."""
-    found = None
+def _reap() -> dict[int, int]:
+    """Collect every ended child (as PID 1 also strangers'): process id to status."""
+    found: dict[int, int] = {}
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -135,23 +169,21 @@ def _reap(child: int) -> int | None:
             return found
         if pid == 0:
             return found
-        if pid == child:
-            found = status
+        found[pid] = status
 
 
-def _stop(child: int) -> None:
-    os.kill(child, signal.SIGTERM)
-    end = time.monotonic() + STOP_WITHIN
-    while time.monotonic() < end:
-        signal.sigtimedwait((signal.SIGCHLD,), end - time.monotonic())
-        if _reap(child) is not None:
-            return
-    os.kill(child, signal.SIGKILL)
-    signal.sigtimedwait((signal.SIGCHLD,), KILLED_WITHIN)  # its sockets are its successor's to bind
-    _reap(child)
+def _stop(children: Sequence[_Child]) -> None:
+    left = {child.pid for child in children}
+    for number, patience in ((signal.SIGTERM, STOP_WITHIN), (signal.SIGKILL, KILLED_WITHIN)):
+        for pid in left:
+            os.kill(pid, number)
+        end = time.monotonic() + patience  # killed: its sockets are its successor's to bind
+        while left and time.monotonic() < end:
+            signal.sigtimedwait((signal.SIGCHLD,), max(0.0, end - time.monotonic()))
+            left -= _reap().keys()
 
 
-def _fork(work: Callable[[], int]) -> int:
+def _fork(name: str, work: Callable[[], int]) -> int:
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -165,7 +197,7 @@ def _fork(work: Callable[[], int]) -> int:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         code = work()
     except BaseException as error:  # noqa: BLE001 - whatever it was, the next worker is the answer
-        _say("error", f"worker: {type(error).__name__}: {error}")
+        _say("error", f"{name}: {type(error).__name__}: {error}")
     finally:
         os._exit(code)
 
@@ -183,7 +215,19 @@ def die_with_parent(parent: int) -> None:
 def bind(config: Config) -> Sockets:
     """Bind every port, before anything in the sandbox can; nothing listens yet. Raises StartError."""
     udp, tcp = bind_dns()
-    return Sockets(udp, tcp, _bind_api(config), _bind_unix(config))
+    return Sockets(udp, tcp, _bind_api(config), _bind_unix(config), _bind_names() if config.sni else None)
+
+
+def _bind_names() -> Names:
+    listeners = []
+    for family, loopback in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        try:
+            listeners.append(_bound(family, socket.SOCK_STREAM, (loopback, 0)))
+        except OSError as error:
+            if family == socket.AF_INET:
+                raise StartError(f"cannot bind a port for the name guard on {loopback}: {error.strerror}") from error
+    relay, worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    return Names(tuple(listeners), relay, worker)
 
 
 def bind_dns() -> tuple[tuple[socket.socket, ...], tuple[socket.socket, ...]]:
@@ -206,11 +250,17 @@ def bind_dns() -> tuple[tuple[socket.socket, ...], tuple[socket.socket, ...]]:
 
 def dns_ports(udp: tuple[socket.socket, ...], tcp: tuple[socket.socket, ...]) -> tuple[int, int, int, int]:
     """The ports of `bind_dns`: udp4, tcp4, udp6, tcp6; 0 where there is none."""
+    (udp4, udp6), (tcp4, tcp6) = family_ports(udp), family_ports(tcp)
+    return udp4, tcp4, udp6, tcp6
 
-    def port(found: tuple[socket.socket, ...], family: int) -> int:
+
+def family_ports(found: tuple[socket.socket, ...]) -> tuple[int, int]:
+    """The ports of these sockets, IPv4 and IPv6; 0 where there is none."""
+
+    def port(family: int) -> int:
         return next((int(sock.getsockname()[1]) for sock in found if sock.family == family), 0)
 
-    return port(udp, socket.AF_INET), port(tcp, socket.AF_INET), port(udp, socket.AF_INET6), port(tcp, socket.AF_INET6)
+    return port(socket.AF_INET), port(socket.AF_INET6)
 
 
 def _bound(

@@ -349,8 +349,10 @@ class Firewall:
         """Queries redirected to ports of an earlier life are redirected anew. Raises FirewallError."""
         from egress.firewall.conntrack import forget_redirects
 
-        if self._loaded is not None:
-            forget_redirects(self.namespace, self._desk(), self._loaded.dns_ports)
+        spec = self._loaded
+        if spec is not None:
+            relay = () if spec.relay is None else (spec.relay.port4, spec.relay.port6)
+            forget_redirects(self.namespace, self._desk(), (*spec.dns_ports, *relay))
 
     def severed(self) -> list[Flow]:
         """Flows that are held cut: each for a minute after the last packet that was stopped. Raises FirewallError."""

@@ -11,7 +11,7 @@ relay's addresses and ports (CAP_NET_RAW) speak in its flows, behind a name that
 from __future__ import annotations
 
 from egress.firewall.addressmap import chain
-from egress.firewall.tables import base_chain, class_id
+from egress.firewall.tables import RELAYED, base_chain, class_id
 from policies.ports import PortSet
 from policies.values import TYPE_CHECKING, NamedTuple
 
@@ -22,10 +22,8 @@ if TYPE_CHECKING:
     from egress.netns import Exemption
 
 GUARDED = (80, 443)
-RELAYED = 1 << 30
-"""In the connection mark of the relay's flows, beside `ACCEPTED`; no other flow's mark may contain it."""
 _LOOK = PortSet(((80, 80), (443, 443)), (), False)  # what the relay looks at
-_CLOSED = PortSet(_LOOK.tcp, ((443, 443),), False)  # what nobody else may reach: QUIC shows its name to nobody
+CLOSED = PortSet(_LOOK.tcp, ((443, 443),), False)  # what nobody else may reach: QUIC shows its name to nobody
 
 
 class Relay(NamedTuple):
@@ -34,11 +32,6 @@ class Relay(NamedTuple):
     port4: int
     port6: int
     exemption: Exemption
-
-
-def direct(ports: PortSet, relay: Relay | None) -> PortSet:
-    """What the sandbox itself may reach of what a name opens."""
-    return ports if relay is None else ports.minus(_CLOSED)
 
 
 def flow_mark(mark: int) -> int:

@@ -46,6 +46,7 @@ from policies.values import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from egress.firewall.relayed import Relay
     from policies.address_plan import AddressRange
     from policies.ports import PortSet
 
@@ -76,6 +77,7 @@ class RulesetSpec(NamedTuple):
     stamp: Exemption
     flow_mark: int
     digest: str = "none"  # of the policy, kept as a chain's name so that it can be read back
+    relay: Relay | None = None  # the name guard's, which then sees new flows to learned addresses on 80 and 443
 
 
 def learned_set(family_bytes: int, index: int) -> str:
@@ -93,7 +95,7 @@ def lockdown(site: Site, stamp: Exemption) -> str:
     lines += chain("output", [*_output_head([], []), "goto refuse"], base_chain("output", 0, "drop"))
     lines += _input(site, None)
     lines += _forward()
-    lines += _stamp(site, None, stamp)
+    lines += _stamp(site, [], stamp)
     lines.append("}")
     lines += cut_table()
     lines += netdev(site, stamp)
@@ -119,8 +121,15 @@ def render(spec: RulesetSpec, site: Site, before: Exemption | None = None) -> st
     out, into = _untrack_out(spec, site, mark), _untrack_in(spec)
     stamps = [spec.stamp] if before is None else [spec.stamp, before]
     lines += _source_checks(site, out, into, stamps, names_only=not enforcing)
-    lines += chain("intercept", _intercept(spec, site), base_chain("output", -110, "accept", "nat"))
+    lines += chain("intercept", _intercept(spec, site, mark), base_chain("output", -110, "accept", "nat"))
     own = [f"{mark} jump own", *_redirected(spec)]
+    relay = spec.relay if enforcing else None
+    if relay is not None:
+        from egress.firewall import relayed  # few have it
+
+        lines += relayed.exempted(mark, denied, allowed)
+        lines += relayed.chains(spec.flow_mark, spec.classes)
+        own += relayed.arriving(relay)
     lines += chain("own", _families(spec, "own", "accept", "ip{6} daddr . meta l4proto . th dport @own{f}"))
     if enforcing:
         lines += chain("neighbours", neighbours(site))
@@ -131,7 +140,7 @@ def render(spec: RulesetSpec, site: Site, before: Exemption | None = None) -> st
         lines += allowed.text()
         for index, ports in enumerate(spec.classes):
             lines += _learned(index, spec.learned.get(index, ()))
-            lines += chain(f"class_{index}", port_rules(ports, "goto open"))
+            lines += chain(f"class_{index}", port_rules(_direct(ports, relay), "goto open"))
         lines += _doh_sets(spec)
         rules = [*_output_head(own, _exempt(spec)), *_output_tail(spec, denied, allowed)]
         lines += chain("output", rules, base_chain("output", 0, "drop"))
@@ -142,7 +151,8 @@ def render(spec: RulesetSpec, site: Site, before: Exemption | None = None) -> st
         rules = [*own, *_local(docker=True), *_exempt(spec), _PORT_53, dot]
         lines += chain("output", rules, base_chain("output", 0, "accept"))
         lines += chain("input", [_not_to_us(site, spec.exemption)], base_chain("input", 0, "accept"))
-    lines += _stamp(site if enforcing else Site(), spec.exemption, spec.stamp)
+    marks = [spec.exemption] if relay is None else [spec.exemption, relay.exemption]
+    lines += _stamp(site if enforcing else Site(), marks, spec.stamp)
     lines.append("}")
     if enforcing:
         lines += cut_table()
@@ -267,13 +277,17 @@ def _timeouts(spec: RulesetSpec, site: Site) -> Iterable[str]:
                 yield "\t}"
 
 
-def _intercept(spec: RulesetSpec, site: Site) -> list[str]:
+def _intercept(spec: RulesetSpec, site: Site, mark: str) -> list[str]:
     rules = _families(spec, "exempt", "return", "ip{6} daddr @exempt{f}")
     udp4, tcp4, udp6, tcp6 = spec.dns_ports
     for family, protocol, port in ((4, "udp", udp4), (4, "tcp", tcp4), (6, "udp", udp6), (6, "tcp", tcp6)):
         if port:
             short = f'ct timeout set "dns{family}" ' if protocol == "udp" and site.ct_timeout else ""
             rules.append(f"meta nfproto ipv{family} {protocol} dport 53 {short}redirect to :{port}")
+    if spec.relay is not None and spec.mode == "dns+nft":
+        from egress.firewall.relayed import redirects
+
+        rules += redirects(spec.relay, mark, spec.flow_mark, spec.classes)
     return rules
 
 
@@ -346,6 +360,10 @@ def _output_tail(spec: RulesetSpec, denied: AddressMap, allowed: AddressMap) -> 
         for family in present:
             listed = f"ip{'' if family == 4 else '6'} daddr @doh{family}"
             rules.append(f"{listed} meta l4proto {{ tcp, udp }} th dport 443 goto refuse")
+    if spec.relay is not None:
+        from egress.firewall.relayed import judged
+
+        rules += judged(spec.relay, spec.flow_mark)
     rules.append(f"ct direction original ct mark {spec.flow_mark:#010x} accept")
     rules += allowed.rules()
     for index in range(len(spec.classes)):
@@ -361,9 +379,18 @@ def _open_default(spec: RulesetSpec) -> list[str]:
 
     rules = []
     for index, ports in enumerate(spec.classes):
-        if EVERYTHING.minus(ports):
+        if EVERYTHING.minus(_direct(ports, spec.relay)):
             rules += [f"ip daddr @learned4_{index} goto refuse", f"ip6 daddr @learned6_{index} goto refuse"]
     return rules + port_rules(EVERYTHING, "goto open")
+
+
+def _direct(ports: PortSet, relay: Relay | None) -> PortSet:
+    """What the sandbox itself may reach of what a name opens."""
+    if relay is None:
+        return ports
+    from egress.firewall.relayed import CLOSED
+
+    return ports.minus(CLOSED)
 
 
 def _doh_sets(spec: RulesetSpec) -> Iterable[str]:
@@ -429,12 +456,12 @@ def _set_stamp(stamp: Exemption) -> str:
     return f"meta mark set {stamp.mark:#010x} meta priority set {class_id(stamp.priority)}"
 
 
-def _stamp(site: Site, exemption: Exemption | None, stamp: Exemption) -> Iterable[str]:
-    """The last word of the IP path. Without the last door, at least our exemption doesn't leave on our packets."""
-    rules = []
-    if site.raw != "none":
-        rules = [_set_stamp(stamp)]
-    elif exemption is not None:
-        mark = f"meta mark {exemption.mark:#010x} meta priority {class_id(exemption.priority)}"
-        rules = [f"{mark} meta mark set 0 meta priority set 0:0"]
+def _stamp(site: Site, exemptions: Sequence[Exemption], stamp: Exemption) -> Iterable[str]:
+    """The last word of the IP path. Without the last door, at least our exemptions don't leave on our packets."""
+    rules = [_set_stamp(stamp)]
+    if site.raw == "none":
+        rules = [
+            f"meta mark {mark:#010x} meta priority {class_id(priority)} meta mark set 0 meta priority set 0:0"
+            for mark, priority in exemptions
+        ]
     yield from chain("stamp", rules, base_chain("postrouting", TOP, "accept"))

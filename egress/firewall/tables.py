@@ -11,6 +11,8 @@ TABLE = "sallyport"
 CUT_TABLE = "sallyport_cut"
 ACCEPTED = 1 << 31
 """In the connection mark of every flow that any ruleset of ours has accepted: `flow_mark` has to contain it."""
+RELAYED = 1 << 30
+"""Beside `ACCEPTED` in the mark of a flow of the name guard's relay: `flow_mark` must not contain it."""
 WHOLE = f"table inet {TABLE}\ndelete table inet {TABLE}\n"  # how every text that replaces the table begins
 TOP = 2147483000  # a priority behind whoever else hooks there
 ADDRESS = {4: "ipv4_addr", 6: "ipv6_addr"}
