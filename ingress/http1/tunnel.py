@@ -10,6 +10,8 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import socket
+import sys
 from typing import TYPE_CHECKING, cast
 
 from ingress.http1.headers import response_head
@@ -28,6 +30,10 @@ _UPGRADED = b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
 
 CLOSING_SECONDS = 2
 """How long a client may take to answer the gateway's close frame."""
+_LAST_DATA_RECV = slice(52, 56)
+"""tcpi_last_data_recv in struct tcp_info: milliseconds since the last octets came (linux/tcp.h)."""
+LATELY = 1500
+"""Milliseconds; a little more than from one tick to the next."""
 HALF_CLOSED_SECONDS = 30
 """How long one direction may go on, quietly, after the other has ended."""
 
@@ -50,24 +56,25 @@ def accepts(asked: Fields, answer: ResponseHead) -> bool:
 class Boundaries:
     """Follows frame boundaries through a stream of octets, however it is cut."""
 
-    __slots__ = ("_head", "_left", "lost")
+    __slots__ = ("_head", "_left", "between", "lost")
 
     def __init__(self) -> None:
         self._left = 0
         self._head = b""
+        self.between = True
+        """Is this the place between two frames?"""
         self.lost = False
         """The stream isn't frames as a server sends them; where one ends is not known any more."""
 
     def feed(self, data: bytes) -> None:
         """Pass over these octets."""
+        if self.lost or not data:
+            return
         left = self._left
         size = len(data)
-        if not left and not self._head and size > 1 and data[1] == size - 2 < 126:
-            return  # one whole small frame, which is what most reads are
         if left >= size:
             self._left = left - size
-            return
-        if self.lost:
+            self.between = left == size
             return
         at = left
         if self._head:
@@ -80,6 +87,7 @@ class Boundaries:
             length = data[at + 1]
             if length > 127:  # masked: a server must not (section 5.1)
                 self.lost = True
+                self.between = False
                 return
             if length < 126:
                 at += 2 + length
@@ -94,11 +102,7 @@ class Boundaries:
         else:
             self._left = 0
             self._head = data[at:]
-
-    @property
-    def between(self) -> bool:
-        """Is this the place between two frames?"""
-        return not (self._left or self._head or self.lost)
+        self.between = at == size
 
 
 class Tunnel:
@@ -114,7 +118,7 @@ class Tunnel:
         self.boundaries = Boundaries()
         admission = client.admission
         self.intent = (admission.asked, admission.port, admission.request_uri) if admission.renew else None
-        self.client = Side(self, client.transport)
+        self.client = ClientSide(self, client.transport)
         self.sandbox = SandboxSide(self, upstream.transport)
         self.client.join(self.sandbox)
         self.sandbox.join(self.client)
@@ -127,8 +131,8 @@ class Tunnel:
             if self.closing > CLOSING_SECONDS:
                 self.close()
             return
-        if client.moved or sandbox.moved:
-            client.moved = sandbox.moved = False
+        if sandbox.moved or client.heard_lately():
+            sandbox.moved = False
             self.quiet = 0
             renewer = self.core.renewer
             if renewer is not None and self.intent is not None:
@@ -166,23 +170,13 @@ class Tunnel:
 class Side(asyncio.Protocol):
     """One end of a tunnel: what it reads is written to its peer."""
 
-    __slots__ = ("ended", "moved", "pass_on", "peer", "transport", "tunnel")
+    __slots__ = ("ended", "peer", "transport", "tunnel")
 
     def __init__(self, tunnel: Tunnel, transport: asyncio.Transport) -> None:
         self.tunnel = tunnel
         self.transport = transport
-        self.join(self)
-        self.moved = True
+        self.peer = self
         self.ended = False
-
-    def join(self, peer: Side) -> None:
-        """Pass on to this one."""
-        self.peer = peer
-        self.pass_on = peer.transport.write
-
-    def data_received(self, data: bytes) -> None:
-        self.moved = True
-        self.pass_on(data)
 
     def eof_received(self) -> bool:
         self.ended = True
@@ -206,22 +200,51 @@ class Side(asyncio.Protocol):
         self.peer.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        self.moved = True
+        self.tunnel.sandbox.moved = True
         self.peer.transport.resume_reading()
+
+
+class ClientSide(Side):
+    """The client's end. Its octets go from one transport to the other without a line of ours; when the last ones came,
+    the kernel knows."""
+
+    __slots__ = ("data_received",)
+
+    def join(self, sandbox: SandboxSide) -> None:
+        """Pass on to this one. Before the transport is given this protocol: it asks once for `data_received`."""
+        self.peer = sandbox
+        self.data_received = sandbox.transport.write  # type: ignore[method-assign]  # the slot above
+
+    def heard_lately(self) -> bool:
+        """Has the client sent anything since the last tick?"""
+        try:
+            info = self.transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 64)
+        except OSError:
+            return False
+        return int.from_bytes(info[_LAST_DATA_RECV], sys.byteorder) < LATELY
 
 
 class SandboxSide(Side):
     """The sandbox's end: what it sends is followed, so that one knows where a frame ends."""
 
-    __slots__ = ()
+    __slots__ = ("_pass_on", "moved")
+
+    def join(self, client: ClientSide) -> None:
+        """Pass on to this one."""
+        self.peer = client
+        self._pass_on = client.transport.write
+        self.moved = True
 
     def data_received(self, data: bytes) -> None:
         self.moved = True
         tunnel = self.tunnel
         if tunnel.closing:
             return  # nothing follows a close frame (section 5.5.1)
-        tunnel.boundaries.feed(data)
-        self.pass_on(data)
+        boundaries = tunnel.boundaries
+        # Most reads are one whole small frame, after which we are where we were before it.
+        if not boundaries.between or len(data) < 2 or not data[1] == len(data) - 2 < 126:
+            boundaries.feed(data)
+        self._pass_on(data)
 
 
 def open_tunnel(client: Exchange, upstream: Upstream, answer: ResponseHead, early: bytes, rest: bytes) -> None:
