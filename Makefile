@@ -4,13 +4,14 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
 PYTHON_VENV := .venv/bin/python
-CODE := $(wildcard policies egress ingress lab demo bench tests)
+CODE := $(wildcard policies egress ingress lab demo bench fuzz tests)
 # What needs nothing but loopback, and mostly waits: it runs side by side. The rest has the machine to itself, be it for
 # the kernel's tables or because it counts what a loaded machine loses.
 ALONE := tests/real/ingress/handover tests/real/ingress/workers
 SIDE_BY_SIDE := tests/pure $(filter-out $(ALONE) %.py %__pycache__,$(wildcard tests/real/ingress/*))
-# How many times the ordinary number of examples `make fuzz` tries.
+# How many times the ordinary number of examples `make fuzz` tries, and how many executions of its targets all together.
 FUZZ ?= 50
+RUNS ?= 1000000
 # How often `make kills` kills.
 N ?= 500
 
@@ -31,7 +32,8 @@ help:
 	@echo "  make test-agent-sdk  the gateway with the SDK of Kubernetes agent-sandbox, which it installs (half a minute)"
 	@echo "  make test-kubernetes  the gateway's providers against a real Kubernetes API server, built by Go once"
 	@echo "  make test-browser  the gateway in Chromium, with Vite, JupyterLab and noVNC, which it installs (a minute)"
-	@echo "  make fuzz        the property tests, FUZZ=$(FUZZ) times as many examples"
+	@echo "  make fuzz        the parsers under coverage-guided fuzzing, RUNS=$(RUNS) executions (TARGETS=\"dns_query\" for some),"
+	@echo "                   and the property tests, FUZZ=$(FUZZ) times as many examples"
 	@echo "  make kills       kill the sidecar N=$(N) times, at random moments; root, minutes"
 	@echo "  make threats     every threat with the tests that try it and what came of them; root, minutes"
 	@echo "  make bench-dns   measure against dnsmasq and unbound; root, minutes; writes into docs/"
@@ -79,7 +81,8 @@ test-kubernetes: setup
 	@tools/test-kubernetes
 
 fuzz: setup
-	@SALLYPORT_FUZZ=$(FUZZ) $(PYTHON_VENV) -m pytest tests/pure -m hypothesis --timeout=0
+	@$(PYTHON_VENV) -m fuzz --runs $(RUNS) $(TARGETS)
+	@[ -n "$(TARGETS)" ] || SALLYPORT_FUZZ=$(FUZZ) $(PYTHON_VENV) -m pytest tests/pure -m hypothesis --timeout=0
 
 kills: setup
 	@SALLYPORT_KILLS=$(N) $(PYTHON_VENV) -m pytest tests/blackbox/test_faults_kills.py

@@ -21,6 +21,7 @@ LONGEST = max(V1_LONGEST, V2_LONGEST)
 
 _PORT = re.compile(rb"0|[1-9][0-9]{0,4}")
 _V1 = b"PROXY "
+_NOT_ENDED = "a PROXY v1 line that does not end with CR LF"
 _LOCAL, _PROXY = 0, 1
 _UNSPEC, _INET, _INET6, _UNIX = 0, 1, 2, 3
 _DGRAM = 2
@@ -60,8 +61,10 @@ def _parse_v1(data: bytes) -> Header | int:
         if len(data) >= V1_LONGEST:
             raise BadHeader(f"a PROXY v1 line of more than {V1_LONGEST} octets")
         if b"\n" in data or b"\r" in data[:-1]:
-            raise BadHeader("a PROXY v1 line that does not end with CR LF")
+            raise BadHeader(_NOT_ENDED)
         return len(data) + 1
+    if b"\n" in data[:end] or b"\r" in data[:end]:
+        raise BadHeader(_NOT_ENDED)  # as it would have been said of its beginning, had that come alone
     size = end + 2
     words = data[:end].split(b" ")
     if len(words) > 1 and words[1] == b"UNKNOWN":

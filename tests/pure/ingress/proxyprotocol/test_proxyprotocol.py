@@ -117,6 +117,13 @@ def test_piece_by_piece_it_asks_for_more_and_never_for_too_much(data: bytes) -> 
     assert found.size == len(data) == have
 
 
+@pytest.mark.parametrize("line", [b"PROXY UNKNOWN a\n\rb\r\n", b"PROXY UNKNOWN a\rb\r\n", b"PROXY UNKNOWN a\nb\r\n"])
+def test_fuzz_a_bare_line_end_behind_unknown_is_refused_whole_as_it_is_in_pieces(line: bytes) -> None:
+    for data in (line, line[:-2]):
+        with pytest.raises(BadHeader, match="CR LF"):
+            parse(data)
+
+
 def test_the_longest_are_taken() -> None:
     line = b"PROXY UNKNOWN " + b"x" * (V1_LONGEST - 16) + b"\r\n"
     assert parse(line) == Header(V1_LONGEST, "", 0)
