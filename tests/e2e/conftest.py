@@ -11,6 +11,7 @@ import pytest
 
 from tests.blackbox.test_image import image as egress_image
 from tests.e2e.daemon import Daemon
+from tests.e2e.images import SANDBOX, build_beside
 from tests.e2e.server import ENVIRONMENT, Sdk, Server
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["egress_image"]
 
 _HERE = Path(__file__).parent
-SANDBOX = "sallyport-e2e:test"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -40,7 +40,7 @@ def daemon(internet: Internet, egress_image: str) -> Iterator[Daemon]:
     """A daemon with our image, and one for sandboxes; at its end nothing of a sandbox may be left."""
     if not ENVIRONMENT.exists():
         pytest.fail("the server and the SDK are not installed: make test-e2e", pytrace=False)
-    build_sandbox_image(egress_image)
+    build_beside(egress_image)
     internet.reset()
     with Daemon(internet, [egress_image, SANDBOX]) as running:
         before = running.things()
@@ -49,18 +49,6 @@ def daemon(internet: Internet, egress_image: str) -> Iterator[Daemon]:
     assert not running.folder.exists()
     left = [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(running.folder) in _text(path)]
     assert not left, left
-
-
-def build_sandbox_image(base: str) -> None:
-    """SANDBOX, of what lies in image/. Nothing is downloaded."""
-    done = subprocess.run(
-        ["docker", "build", "--build-arg", f"BASE={base}", "-t", SANDBOX, "."],
-        cwd=_HERE / "image",
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def _text(path: Path) -> str:
@@ -73,7 +61,7 @@ def _text(path: Path) -> str:
 @pytest.fixture(scope="module")
 def server(daemon: Daemon, egress_image: str) -> Iterator[Server]:
     """The server with our image and everything guarded."""
-    with Server(daemon, port=8180, egress=egress_image, execd=SANDBOX, mode="dns+nft", patience=10) as running:
+    with Server(daemon, port=8180, egress=egress_image, execd=SANDBOX, patience=10) as running:
         yield running
 
 

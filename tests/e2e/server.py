@@ -74,7 +74,7 @@ def _connected(host: str, port: int) -> Any:
 
 
 class Server:
-    """A running opensandbox-server. A context manager."""
+    """opensandbox-server. A context manager, on entry it is ready; started by then, so that two may start at once."""
 
     def __init__(
         self, daemon: Daemon, *, port: int, egress: str, execd: str, mode: str = "dns+nft", patience: int = 30
@@ -98,9 +98,9 @@ class Server:
                 stderr=subprocess.STDOUT,
                 cwd=folder,
             )
-        self._wait_ready()
 
     def __enter__(self) -> Self:
+        self.wait_ready()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -123,7 +123,8 @@ class Server:
         headers = {"OPEN-SANDBOX-API-KEY": KEY, **(headers or {})}
         return request(self.namespace, f"{self.address}{path}", method, body=body, headers=headers)
 
-    def _wait_ready(self) -> None:
+    def wait_ready(self) -> None:
+        """Until it answers. Raises LabError if it never does."""
         deadline = time.monotonic() + _START_SECONDS
         while True:
             with contextlib.suppress(OSError):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.e2e.conftest import SANDBOX
+from tests.e2e.images import SANDBOX
 from tests.e2e.sandboxes import GREETING, OTHER, WEB, Box, until
 from tests.e2e.server import Sdk, Server, request
 
