@@ -42,11 +42,18 @@ class Place(NamedTuple):
 
     def object(self, key: str) -> Place:
         """The object below `key`, empty where there is none. Raises Refused."""
-        return _object(self.value.get(key), self.at(key))
+        found = self.value.get(key)
+        if found is not None and not isinstance(found, dict):
+            raise Refused(Fault(self.at(key), "must be an object"))
+        return Place(self.at(key), found or {})
 
     def objects(self, key: str) -> list[Place]:
         """The list of objects below `key`. Raises Refused."""
-        return [_object(item, f"{self.at(key)}[{index}]") for index, item in enumerate(self.list(key))]
+        places = [Place(f"{self.at(key)}[{index}]", item) for index, item in enumerate(self.list(key))]
+        for place in places:
+            if not isinstance(place.value, dict):
+                raise Refused(Fault(place.path, "must be an object"))
+        return places
 
     def list(self, key: str) -> list[Any]:
         """The list below `key`, empty where there is none. Raises Refused."""
@@ -74,11 +81,3 @@ class Place(NamedTuple):
         if not isinstance(found, bool):
             raise Refused(Fault(self.at(key), f"must be true or false, not {safe(str(found))}"))
         return found
-
-
-def _object(value: Any, path: str) -> Place:
-    if value is None:
-        return Place(path, {})
-    if not isinstance(value, dict):
-        raise Refused(Fault(path or "the document", "must be an object"))
-    return Place(path, value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from egress.kubernetes.faults import Fault, Place, Refused
+from egress.kubernetes.faults import Place, Refused
 from egress.kubernetes.places import pods
 from egress.kubernetes.policy import wanted
 from egress.kubernetes.refusals import DROPPED, capability, others, refusals
@@ -18,6 +18,7 @@ from egress.kubernetes.settings import CONTAINER, INJECTED, VOLUME, Settings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from egress.kubernetes.faults import Fault
     from egress.kubernetes.policy import Wanted
     from egress.kubernetes.settings import Reference
 
@@ -51,16 +52,18 @@ def inject(
     count = 0
     for pod in pods(made):
         count += 1
+        before = len(faults)
+        found = None
         try:
             found = wanted(pod, settings, lookup)
-            against = list(refusals(pod, settings, found.token))
-            if not pod.object("spec").list("containers"):
-                against.append(Fault(pod.object("spec").at("containers"), "is empty; there is nothing to guard"))
         except Refused as refused:
             faults += refused.faults
-            continue
-        faults += against
-        if not against:
+        try:
+            for fault in refusals(pod, settings, found.token if found else None):
+                faults.append(fault)  # one by one: what was found before a value of the wrong type is told too
+        except Refused as refused:
+            faults += refused.faults
+        if found and len(faults) == before:
             _guard(pod, found, settings)
             warnings += found.warnings + _warnings(pod)
     if faults:

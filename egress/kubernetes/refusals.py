@@ -66,6 +66,8 @@ _INITS, _MAINS, _EPHEMERALS = "initContainers", "containers", "ephemeralContaine
 def refusals(pod: Place, settings: Settings, token: Reference | None) -> Iterator[Fault]:
     """Every reason why this pod (with or without a sidecar of ours) cannot be guarded. Raises Refused for bad types."""
     spec = pod.object("spec")
+    if not spec.list("containers"):
+        yield Fault(spec.at("containers"), "is empty; there is nothing to guard")
     yield from _node(pod, spec)
     yield from _sysctls(spec)
     if not settings.upstreams:
@@ -119,8 +121,8 @@ def container_refusals(container: Place, settings: Settings, token: Reference | 
             if mount.text("name") == VOLUME:
                 yield Fault(mount.at("name"), "is the sidecar's own volume: its policy and its control socket; remove")
     if token is not None:
-        yield from _known(Place(container.at("env"), {"env": container.list("env")}), token)
-        yield from _known(Place(container.at("envFrom"), {"envFrom": container.list("envFrom")}), token)
+        given = {key: container.list(key) for key in ("env", "envFrom")}
+        yield from _known(Place(container.path, given), token)
 
 
 def capability(name: str) -> str:
