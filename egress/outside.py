@@ -74,7 +74,8 @@ class Outside:
             doh_networks=config.doh_networks if config.block_doh else (),
             own=(),
         )
-        self.guard = Guard(loop, firewall, placement, Handover(), denied_name, report, opened, budget)
+        self._handover = Handover()
+        self.guard = Guard(loop, firewall, placement, self._handover, denied_name, report, opened, budget)
 
     def start(self, policy: NetworkPolicy, done: Callable[[BaseException | None], None]) -> None:
         """Load the policy and answer DNS; then `done(None)`. Raises PolicyError for one too intricate to compile."""
@@ -98,7 +99,7 @@ class Outside:
         self._firewall.unwatch(self._loop)
         for sock in (*self._udp, *self._tcp):
             sock.close()
-        self._loop.run_in_thread(self._firewall.close, lambda *_: None)
+        self._loop.run_in_thread(self._firewall.close, lambda *_: self._handover.close())
 
     def _answer(self) -> None:
         service, config, loop = self.guard.service, self._config, self._loop
