@@ -8,13 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
-import socket
-import ssl
-import subprocess
-import time
 import urllib.error
-import urllib.request
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,6 +20,7 @@ from ingress.providers.kubeclient import Broken, Client, Gone
 from ingress.providers.kubeconfig import load
 from ingress.providers.kubeobjects import mapping
 from ingress.routes import Ambiguous, Routes, Sandbox
+from tests.blackbox.cluster import Cluster, need
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -39,106 +34,16 @@ AGENT = ("agents.x-k8s.io", "sandboxes", "Sandbox", ("v1alpha1", "v1beta1"))
 ENDPOINTS = "sandbox.opensandbox.io/endpoints"
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def certificates(folder: Path) -> None:
-    """An authority, a certificate for 127.0.0.1 and one for a member of system:masters."""
-
-    def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
-    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.crt", "-subj", "/CN=test", "-days", "2")
-    for name, subject, extension in (
-        ("server", "/CN=server", "subjectAltName=IP:127.0.0.1"),
-        ("client", "/O=system:masters/CN=test", "extendedKeyUsage=clientAuth"),
-    ):
-        openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", subject)
-        (folder / f"{name}.ext").write_text(extension)
-        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial",
-                "-out", f"{name}.crt", "-days", "2", "-extfile", f"{name}.ext")  # fmt: skip
-
-
-class Cluster:
-    """etcd and an API server, on loopback, until `close`."""
+class Sandboxes(Cluster):
+    """An API server for custom resources, and what the providers look for in it."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        certificates(folder)
-        self.etcd_port, self.peer_port, self.port = free_port(), free_port(), free_port()
-        self.url = f"https://127.0.0.1:{self.port}"
-        self.kubeconfig = folder / "kubeconfig"
-        user = {"client-certificate": "client.crt", "client-key": "client.key"}
-        self.kubeconfig.write_text(
-            json.dumps(
-                {
-                    "current-context": "test",
-                    "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-                    "clusters": [{"name": "test", "cluster": {"server": self.url, "certificate-authority": "ca.crt"}}],
-                    "users": [{"name": "test", "user": user}],
-                }
-            )
-        )
-        self._tls = ssl.create_default_context(cafile=str(folder / "ca.crt"))
-        self._tls.load_cert_chain(folder / "client.crt", folder / "client.key")
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.start()
-
-    def start(self) -> None:
-        etcd = f"http://127.0.0.1:{self.etcd_port}"
-        peer = f"http://127.0.0.1:{self.peer_port}"
-        self._run(
-            "etcd", "etcd", "--data-dir", str(self.folder / "etcd"), "--listen-client-urls", etcd,
-            "--advertise-client-urls", etcd, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-            "--initial-cluster", f"default={peer}", "--unsafe-no-fsync",
-        )  # fmt: skip
-        config = str(self.kubeconfig)
-        self._run(
-            "apiserver", SERVER, "--etcd-servers", etcd, "--bind-address", "127.0.0.1", "--secure-port", str(self.port),
-            "--tls-cert-file", "server.crt", "--tls-private-key-file", "server.key", "--client-ca-file", "ca.crt",
+        config = str(folder / "kubeconfig")
+        super().__init__(folder, SERVER, (
             "--kubeconfig", config, "--authentication-kubeconfig", config, "--authorization-kubeconfig", config,
-            "--authentication-skip-lookup", "--enable-priority-and-fairness=false", "--disable-admission-plugins",
+            "--authentication-skip-lookup", "--disable-admission-plugins",
             "NamespaceLifecycle,MutatingAdmissionWebhook,ValidatingAdmissionWebhook,ValidatingAdmissionPolicy",
-        )  # fmt: skip
-        self._until(lambda: self.call("GET", "/livez"))
-
-    def stop(self) -> None:
-        for process in self._processes.values():
-            process.kill()
-            process.wait(10)
-
-    def compact(self) -> None:
-        """Let etcd forget every version before now, and begin again: what watches from before is told 410."""
-        key = "L3JlZ2lzdHJ5"  # "/registry"
-        answer = self._post(f"http://127.0.0.1:{self.etcd_port}/v3/kv/range", {"key": key})
-        revision = answer["header"]["revision"]
-        self._post(f"http://127.0.0.1:{self.etcd_port}/v3/kv/compaction", {"revision": revision, "physical": True})
-
-    def define(self, group: str, plural: str, kind: str, versions: tuple[str, ...]) -> None:
-        anything = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-        spec = {
-            "group": group,
-            "scope": "Namespaced",
-            "names": {"plural": plural, "kind": kind, "listKind": f"{kind}List", "singular": kind.lower()},
-            "versions": [
-                {"name": version, "served": True, "storage": version == versions[-1], "schema": anything}
-                for version in versions
-            ],
-        }
-        body = {
-            "apiVersion": "apiextensions.k8s.io/v1",
-            "kind": "CustomResourceDefinition",
-            "metadata": {"name": f"{plural}.{group}"},
-            "spec": spec,
-        }
-        self.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body)
-        for version in versions:
-            self._until(partial(self.call, "GET", f"/apis/{group}/{version}/{plural}"))
+        ))  # fmt: skip
 
     def put(self, kind: tuple[Any, ...], name: str, status: dict[str, Any], namespace: str = "default",
             **annotations: str) -> None:  # fmt: skip
@@ -162,42 +67,11 @@ class Cluster:
         group, plural, _, versions = kind
         self.call("DELETE", f"/apis/{group}/{versions[0]}/namespaces/{namespace}/{plural}/{name}")
 
-    def call(self, method: str, path: str, body: object = None) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"}, method=method)
-        with urllib.request.urlopen(request, timeout=10, context=self._tls) as response:
-            answer = response.read()
-        return json.loads(answer) if answer.startswith(b"{") else answer
-
-    def _post(self, url: str, body: object) -> Any:
-        with urllib.request.urlopen(url, json.dumps(body).encode(), timeout=10) as response:
-            return json.load(response)
-
-    def _run(self, name: str, *command: str) -> None:
-        with (self.folder / f"{name}.log").open("ab") as log:
-            self._processes[name] = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log)
-
-    def _until(self, work: Callable[[], object]) -> None:
-        end = time.monotonic() + 60
-        while True:
-            try:
-                work()
-                return
-            except OSError:  # urllib's are
-                for name, process in self._processes.items():
-                    assert process.poll() is None, (self.folder / f"{name}.log").read_text()[-2000:]
-                assert time.monotonic() < end, "the API server did not come up"
-                time.sleep(0.1)
-
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    if not SERVER:
-        pytest.skip("SALLYPORT_APISERVER names no apiextensions-apiserver (make test-kubernetes)")
-    for program in ("etcd", "openssl"):
-        if not shutil.which(program):
-            pytest.skip(f"no {program} here")
-    made = Cluster(tmp_path_factory.mktemp("cluster"))
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandboxes]:
+    need(SERVER, "SALLYPORT_APISERVER")
+    made = Sandboxes(tmp_path_factory.mktemp("cluster"))
     try:
         made.define(*BATCH)
         made.define(*AGENT)
@@ -220,7 +94,7 @@ class Followed(NamedTuple):
 
 
 @asynccontextmanager
-async def following(cluster: Cluster, kind: str = "batchsandbox", **settings: Any) -> AsyncIterator[Followed]:
+async def following(cluster: Sandboxes, kind: str = "batchsandbox", **settings: Any) -> AsyncIterator[Followed]:
     routes, said = Routes(), []
     made = ProviderSettings(kubeconfig=str(cluster.kubeconfig), **settings)
     provider = build(kind, made, routes, lambda _, words: said.append(words))
@@ -236,7 +110,7 @@ async def following(cluster: Cluster, kind: str = "batchsandbox", **settings: An
         await asyncio.sleep(0.1)
 
 
-def test_objects_are_listed_in_pages_and_each_change_is_followed(cluster: Cluster) -> None:
+def test_objects_are_listed_in_pages_and_each_change_is_followed(cluster: Sandboxes) -> None:
     async def scenario() -> None:
         for number in range(620):
             await asyncio.to_thread(cluster.ready, f"many-{number}")
@@ -260,7 +134,7 @@ def _host(followed: Followed, sandbox_id: str) -> str:
     return entry.host if isinstance(entry, Sandbox) else ""
 
 
-def test_a_name_in_two_namespaces_is_ambiguous(cluster: Cluster) -> None:
+def test_a_name_in_two_namespaces_is_ambiguous(cluster: Sandboxes) -> None:
     async def scenario() -> None:
         async with following(cluster) as followed, following(cluster, namespaces=("two",)) as only:
             await asyncio.to_thread(cluster.ready, "b", "10.0.0.1", "one")
@@ -273,7 +147,7 @@ def test_a_name_in_two_namespaces_is_ambiguous(cluster: Cluster) -> None:
     asyncio.run(scenario())
 
 
-def test_agent_sandboxes_in_the_version_that_is_served(cluster: Cluster) -> None:
+def test_agent_sandboxes_in_the_version_that_is_served(cluster: Sandboxes) -> None:
     async def scenario() -> None:
         async with following(cluster, "agent-sandbox") as followed:
             status = {"serviceFQDN": "sandbox-42.default.svc", "conditions": [{"type": "Ready", "status": "True"}]}
@@ -283,7 +157,7 @@ def test_agent_sandboxes_in_the_version_that_is_served(cluster: Cluster) -> None
     asyncio.run(scenario())
 
 
-def test_a_version_that_was_compacted_away_is_gone(cluster: Cluster) -> None:
+def test_a_version_that_was_compacted_away_is_gone(cluster: Sandboxes) -> None:
     path = "/apis/sandbox.opensandbox.io/v1alpha1/batchsandboxes"
 
     async def scenario() -> None:
@@ -319,7 +193,7 @@ async def _first(client: Client, path: str, version: str) -> tuple[object, objec
             await asyncio.sleep(0.1)
 
 
-def test_i11_the_server_goes_and_comes_back_with_changes(cluster: Cluster) -> None:
+def test_i11_the_server_goes_and_comes_back_with_changes(cluster: Sandboxes) -> None:
     async def scenario() -> None:
         await asyncio.to_thread(cluster.ready, "c")
         async with following(cluster) as followed:
