@@ -25,6 +25,7 @@ from egress.dns.interceptor import printable
 from egress.dns.listener import TcpListener
 from egress.dns.upstream import Ports, Server, Upstream
 from egress.firewall import FirewallError
+from egress.firewall.xdp import Places, take
 from egress.guard import Guard, Placement
 from egress.log import Log
 from egress.loop import Loop
@@ -68,6 +69,7 @@ class Plan(NamedTuple):
     variables: Variables
     file: PolicyFile | None
     handover: Handover
+    places: Places = Places()  # of XDP sockets, held for as long as we live
     held: Held | None = None  # what the supervisor gave up; None where it kept all
 
 
@@ -75,6 +77,9 @@ def prepare(config: Config, firewall: Firewall, sockets: Sockets) -> Plan:
     """Check what can be checked before the first fork. Raises ConfigError."""
     if "raw" in config.require and firewall.capabilities().raw == "none":
         raise ConfigError("OPENSANDBOX_EGRESS_REQUIRE", "asks for raw, but this kernel has no netdev egress hook")
+    places = take(firewall.namespace) if config.mode != "dns" else Places()
+    if "raw" in config.require and places.problem:
+        raise ConfigError("OPENSANDBOX_EGRESS_REQUIRE", f"asks for raw, but of XDP sockets {places.problem}")
     variables = read_variables(config)
     if config.rules:
         try:
@@ -89,7 +94,7 @@ def prepare(config: Config, firewall: Firewall, sockets: Sockets) -> Plan:
             file.check()
         except FileError as error:
             raise ConfigError("OPENSANDBOX_EGRESS_POLICY_FILE", f"cannot be kept up to date: {error}") from error
-    return Plan(config, firewall, sockets, variables, file, Handover())
+    return Plan(config, firewall, sockets, variables, file, Handover(), places)
 
 
 def work(plan: Plan) -> int:
@@ -280,7 +285,9 @@ class Worker:
         document = self.store.policy.to_document()
         self.events.loaded(str(document["defaultAction"]), document["egress"])  # type: ignore[arg-type]
         held = self.plan.held.shortcomings() if self.plan.held is not None else ()
-        for warning in (*self.config.warnings, *self.firewall.capabilities().shortcomings(), *held):
+        problem = self.plan.places.problem
+        xdp = (f"XDP sockets are not guarded: {problem}",) if problem else ()
+        for warning in (*self.config.warnings, *self.firewall.capabilities().shortcomings(), *xdp, *held):
             self.log.warn(warning)
         from egress.firewall.neighbours import redirects
 

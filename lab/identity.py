@@ -55,3 +55,5 @@ CONTAINER_ROOT_WITHOUT_RAW = Identity(
 NOBODY = Identity("nobody", uid=65534, capabilities=(), no_new_privileges=True)
 # `--cap-drop ALL --cap-add NET_ADMIN --security-opt no-new-privileges`
 SIDECAR = Identity("the sidecar's container", capabilities=("net_admin",), no_new_privileges=True)
+# What it takes to hold XDP sockets too, which `REQUIRE=raw` asks for. Docker's own set has it.
+SIDECAR_WITH_RAW = SIDECAR._replace(name="the sidecar's container with NET_RAW", capabilities=("net_admin", "net_raw"))

@@ -37,6 +37,8 @@ def survey(purpose: str, *, ask: bool = True) -> list[Finding]:
     admin = net_admin()
     found = [_kernel(), _library(), _capability(purpose, admin=admin)]
     found += _packets(trial())
+    if purpose == SERVE:
+        found.append(_xdp())
     found.append(_privileges())
     found += _namespace(purpose, admin=admin)
     found += _resolvers(purpose, ask=ask)
@@ -203,6 +205,19 @@ def _packets(tried: Trial) -> Iterator[Finding]:
     ):
         if holds is not None:
             yield Finding(name, "ok" if holds else "limited", title, good if holds else lost, "" if holds else advice)
+
+
+def _xdp() -> Finding:
+    from egress.firewall.xdp import NEEDS
+
+    state = surroundings.xdp_sockets()
+    words = {
+        "": "none in this kernel",
+        "ours": "CAP_NET_RAW is here: the start takes their places, so that the sandbox gets none",
+        "lacking": "no CAP_NET_RAW to take their places: a program that has it can send past the rules",
+    }
+    lacks = state == "lacking"
+    return Finding("xdp_sockets", "limited" if lacks else "ok", "XDP sockets", words[state], NEEDS if lacks else "")
 
 
 # -- this namespace --------------------------------------------------------------------------------------------------

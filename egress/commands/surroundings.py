@@ -30,6 +30,18 @@ def ipv6_loopback() -> bool:
         return False
 
 
+def xdp_sockets() -> str:
+    """`ours` to hold, `lacking` the privilege to, or "" where the kernel has none."""
+    import ctypes
+
+    library = ctypes.CDLL(None, use_errno=True)
+    fd = library.socket(44, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)  # AF_XDP
+    if fd >= 0:
+        os.close(fd)
+        return "ours"
+    return "" if ctypes.get_errno() == errno.EAFNOSUPPORT else "lacking"
+
+
 def standing() -> str:
     """What stands of ours in this namespace, or ""."""
     from egress.firewall import FirewallError

@@ -11,6 +11,7 @@ import pytest
 
 from lab import Lab, LabError, Sidecar
 from lab.client import NoReply
+from lab.identity import SIDECAR_WITH_RAW
 from lab.reply import Reply, build_query
 from lab.sidecar import TOKEN
 from tests.blackbox.place import DENY_ALL, REJECTED, Place, allow, soon
@@ -76,7 +77,7 @@ def test_require(lab: Lab, start_sidecar: Callable[..., Sidecar]) -> None:
     assert "OPENSANDBOX_EGRESS_TOKEN" in line
     for one in ("nft", "raw"):
         assert "OPENSANDBOX_EGRESS_REQUIRE" in refused(lab, {"REQUIRE": one, "MODE": "dns"})
-    start_sidecar(env={"REQUIRE": "nft, raw,TOKEN"})
+    start_sidecar(env={"REQUIRE": "nft, raw,TOKEN"}, identity=SIDECAR_WITH_RAW)
 
 
 def test_good_values_in_every_spelling(lab: Lab, start_sidecar: Callable[..., Sidecar]) -> None:

@@ -1,0 +1,110 @@
+"""E6: XDP sockets, whose frames pass no hook of the namespace. Each queue takes one, and the sidecar has it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lab.identity import CONTAINER_ROOT, SIDECAR, SIDECAR_WITH_RAW
+
+if TYPE_CHECKING:
+    from lab import Lab
+
+PAYLOAD = b"sallyport-xdp-payload"
+SEND = """
+import ctypes, mmap, os, socket, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def call(result):
+    if result < 0:
+        sys.exit(os.strerror(ctypes.get_errno()))
+    return result
+fd = call(libc.socket(44, socket.SOCK_RAW, 0))
+area = mmap.mmap(-1, 4096)
+address = ctypes.addressof(ctypes.c_char.from_buffer(area))
+def option(number, value):
+    call(libc.setsockopt(fd, 283, number, value, len(value)))
+option(4, struct.pack("=QQIIII", address, 4096, 4096, 0, 0, 0))
+for ring in (5, 6, 3):
+    option(ring, struct.pack("=I", 1))
+offsets, size = ctypes.create_string_buffer(128), ctypes.c_uint(128)
+call(libc.getsockopt(fd, 283, 1, offsets, ctypes.byref(size)))
+producer, _, descriptors, _ = struct.unpack_from("=12Q", offsets.raw)[4:8]  # the second ring is that for sending
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
+ring = libc.mmap(None, descriptors + 16, 3, 1, fd, 0x80000000)
+where = struct.pack("=HHIII", 44, 2, socket.if_nametoindex(sys.argv[1]), 0, 0)
+call(libc.bind(fd, where, len(where)))
+frame = bytes.fromhex(sys.argv[2])
+area[: len(frame)] = frame
+ctypes.memmove(ring + descriptors, struct.pack("=QII", 0, len(frame), 0), 16)
+ctypes.c_uint32.from_address(ring + producer).value += 1
+call(libc.sendto(fd, None, 0, 0x40, None, 0))
+"""
+
+
+def frame() -> bytes:
+    """A datagram to an address that nobody allows, with a source that is nobody's."""
+    head = bytes.fromhex("45000031000040004011000000000000")[:12]
+    ip = head + socket.inet_aton("10.77.0.2") + socket.inet_aton("192.0.2.9")
+    return b"\xff" * 6 + bytes.fromhex("020000000001") + b"\x08\x00" + ip + bytes(8) + PAYLOAD
+
+
+def send(lab: Lab, device: str = "eth0") -> str:
+    """Send from the sandbox as the ordinary attacker; what hindered, or ""."""
+    done = lab.sandbox.python(SEND, device, frame().hex(), identity=CONTAINER_ROOT)
+    if "Address family not supported" in done.stderr:
+        pytest.skip("this kernel has no XDP sockets")
+    return done.stderr.strip()
+
+
+def warnings(sidecar: Any) -> list[str]:
+    return [event["msg"] for event in sidecar.events() if event["level"] == "warn" and "XDP" in event["msg"]]
+
+
+def test_e6_an_xdp_socket_is_not_to_be_had(lab: Lab, start_sidecar: Any) -> None:
+    with lab.capture() as wire:
+        assert send(lab) == ""
+        assert wire.arrived(payload=PAYLOAD)  # the control: nothing guards yet
+    sidecar = start_sidecar(policy={"egress": []}, identity=SIDECAR_WITH_RAW, env={"REQUIRE": "raw"})
+    with lab.capture() as wire:
+        for device in ("eth0", "lo"):
+            assert send(lab, device) == os.strerror(16)  # EBUSY
+        assert not wire.packets(0.3, payload=PAYLOAD)
+    assert warnings(sidecar) == []
+
+
+def test_e6_it_is_not_to_be_had_while_a_worker_is_replaced(lab: Lab, start_sidecar: Any) -> None:
+    sidecar = start_sidecar(policy={"egress": []}, identity=SIDECAR_WITH_RAW)
+    sidecar.kill_worker()
+    assert send(lab) == os.strerror(16)
+    sidecar.wait_ready()
+    assert send(lab) == os.strerror(16)
+
+
+def test_e6_a_sidecar_that_cannot_hold_the_places_says_so(lab: Lab, start_sidecar: Any) -> None:
+    sidecar = start_sidecar(policy={"egress": []}, identity=SIDECAR)
+    (warning,) = warnings(sidecar)
+    assert "CAP_NET_RAW is missing" in warning
+    assert "take NET_RAW from the sandbox" in warning
+    sidecar.close()
+    refused = start_sidecar(policy={"egress": []}, identity=SIDECAR, env={"REQUIRE": "raw"}, wait=False)
+    assert refused.process.wait(10) == 2
+    assert "asks for raw" in refused.log
+
+
+def test_e6_a_place_that_somebody_has_is_told(lab: Lab, start_sidecar: Any) -> None:
+    stay = f"{SEND}\nprint('held', flush=True)\nsys.stdin.read()"
+    argv = [sys.executable, "-I", "-c", stay, "eth0", frame().hex()]
+    holder = lab.sandbox.popen(argv, identity=CONTAINER_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"held\n"
+    sidecar = start_sidecar(policy={"egress": []}, identity=SIDECAR_WITH_RAW)
+    (warning,) = warnings(sidecar)
+    assert "somebody has one on eth0 already" in warning
+    assert json.loads(sidecar.api("GET", "/policy").text)["policy"]["egress"] == []
