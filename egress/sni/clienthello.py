@@ -51,6 +51,8 @@ class Reader:
         raw += data
         if self.hello is not None:
             return self.hello
+        if len(raw) > MOST:
+            raise Refused("a ClientHello that is too long")
         while self._record():
             body = self._body
             if not body:
@@ -68,8 +70,6 @@ class Reader:
                 hello = self.hello = _read(memoryview(bytes(body))[4:])
                 self._follow(hello)
                 return hello
-        if len(raw) > MOST:
-            raise Refused("a ClientHello that is too long")
         return None
 
     def _record(self) -> bool:
