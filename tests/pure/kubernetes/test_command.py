@@ -90,9 +90,9 @@ def parse_and_compact(text: str) -> str:
 
 
 def test_the_operators_flags(tmp_path: Path) -> None:
-    done = quick("inject", "--json", "--image", "registry.example.com/e:1", "--pull-policy", "Always", "--port", "19000",
-                 "--dns-upstream", "10.0.0.10,[2001:db8::1]:53", "--token-from", "secret/keys", "--requests",
-                 "cpu=20m,memory=32Mi", "--limits", "", "-f", written(tmp_path, pod()))  # fmt: skip
+    done = quick("inject", "--json", "--image", "registry.example.com/e:1", "--pull-policy", "Always",
+                 "--port", "19000", "--dns-upstream", "10.0.0.10,[2001:db8::1]:53", "--token-from", "secret/keys",
+                 "--requests", "cpu=20m,memory=32Mi", "--limits", "", "-f", written(tmp_path, pod()))  # fmt: skip
     made = sidecar(json.loads(done.stdout))
     assert (made["image"], made["imagePullPolicy"]) == ("registry.example.com/e:1", "Always")
     assert made["resources"] == {"requests": {"cpu": "20m", "memory": "32Mi"}}

@@ -129,7 +129,7 @@ def test_the_operators_settings_open_what_they_answer() -> None:
 @pytest.mark.parametrize(
     ("members", "path"),
     [
-        ({"containers": [container(env=[{"name": "T", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "token"}}}])]},
+        ({"containers": [container(env=[{"name": "T", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "t"}}}])]},
          BOX + "env[0].valueFrom.secretKeyRef"),
         ({"containers": [container(envFrom=[{"secretRef": {"name": "keys"}}])]}, BOX + "envFrom[0].secretRef"),
         ({"volumes": [{"name": "v", "secret": {"secretName": "keys"}}]}, "spec.volumes[0].secret"),
@@ -155,8 +155,8 @@ ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8) | st.sampled_from(["egress", "/proc", "ALL"]),
     lambda inner: st.lists(inner, max_size=3)
     | st.dictionaries(
-        st.sampled_from(["name", "hostPath", "path", "securityContext", "capabilities", "add", "drop", "ports", "secret",
-                         "emptyDir", "env", "sysctls", "dnsConfig", "nameservers", "containers", "annotations"]),
+        st.sampled_from(["name", "hostPath", "path", "securityContext", "capabilities", "add", "drop", "ports",
+                         "secret", "emptyDir", "env", "sysctls", "dnsConfig", "nameservers", "containers"]),
         inner, max_size=4),
     max_leaves=12,
 )  # fmt: skip

@@ -168,7 +168,8 @@ def test_what_is_no_review_is_told_so(body: bytes, words: str) -> None:
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(0, 3) | st.sampled_from(["a", "~", "/"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b/c", "~", "~1", ""]), inner, max_size=3),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(st.sampled_from(["a", "b/c", "~", "~1", ""]), inner, max_size=3),
     max_leaves=10,
 )  # fmt: skip
 
