@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 from egress.kubernetes.inject import inject
-from ingress.providers.kubeclient import Broken, Client
+from ingress.providers.kubeclient import Client, Fault
 from ingress.providers.kubeconfig import load
 from tests.blackbox.cluster import Cluster, need
 from tests.pure.kubernetes.pods import POLICY, container, pod
@@ -118,9 +118,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     webhook = None
     try:
         webhook, port = start_webhook(folder)
-        documents = [
-            one for one in manifests(DEPLOY / "example") if not one["apiVersion"].startswith("cert-manager.io/")
-        ]
+        every = manifests(DEPLOY / "example")
+        documents = [one for one in every if not one["apiVersion"].startswith("cert-manager.io/")]
         for one in documents:
             if one["kind"] == "MutatingWebhookConfiguration":
                 create(cluster, json.loads(json.dumps(one)), query="&dryRun=All")
@@ -182,9 +181,7 @@ def test_the_components_fit(guarded: Guarded, tmp_path: Path) -> None:
     made = subprocess.run([here / "own-certificate" / "make-certificate"], check=True, capture_output=True, text=True)
     assert "for sallyport-webhook.sallyport.svc, until" in made.stdout
     own = (here / "example" / "kustomization.yaml").read_text()
-    own = own.replace("../cert-manager #", "../own-certificate #").replace(
-        "# - ../agent-sandbox #", "  - ../agent-sandbox #"
-    )
+    own = own.replace("../cert-manager #", "../own-certificate #").replace("# - ../agent", "  - ../agent")
     (here / "example" / "kustomization.yaml").write_text(own)
     documents = manifests(here / "example")
     found = {document["kind"]: document for document in documents}
@@ -324,7 +321,7 @@ def test_the_gateways_role_is_enough_and_no_more(guarded: Guarded, tmp_path: Pat
                     break
             await watch.aclose()
             for forbidden in ("/api/v1/pods", "/api/v1/secrets", "/api/v1/namespaces/free/secrets"):
-                with pytest.raises(Broken, match="403"):
+                with pytest.raises(Fault, match="403"):
                     await client.list(forbidden)
         finally:
             await client.close()
