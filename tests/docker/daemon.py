@@ -7,6 +7,7 @@ Images are made here, of nothing but links: programs come from this machine's /u
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -116,9 +117,8 @@ class Daemon:
 
     def close(self) -> None:
         if self._process is not None and self._process.poll() is None and self.socket.exists():
-            found = self.docker("ps", "-aq", check=False).split()
-            if found:
-                self.docker("rm", "-f", *found, check=False)
+            with contextlib.suppress(AssertionError):
+                self.clear()
         self.stop()
         for line in Path("/proc/mounts").read_text().splitlines():
             place = line.split()[1]
@@ -153,6 +153,12 @@ class Daemon:
             env=self.environment(),
             cwd=self.folder,
         )
+
+    def clear(self) -> None:
+        """No container is left, running or not."""
+        found = self.docker("ps", "-aq").split()
+        if found:
+            self.docker("rm", "-f", "-v", *found)
 
     def inspect(self, name: str) -> dict[str, Any]:
         document: dict[str, Any] = json.loads(self.docker("inspect", name))[0]
@@ -233,7 +239,7 @@ def _sidecar_files() -> set[tuple[str, str]]:
     roots = [(CHECKOUT, name) for name in ("egress", "policies")]
     roots += [(packages, name) for name in ("h11", "idna", "yaml", "nftables") if (packages / name).exists()]
     for root, name in roots:
-        for path in (root / name).rglob("*"):
-            if path.is_file() and "__pycache__" not in path.parts:
-                found.add((f"/app/{path.relative_to(root)}", str(path)))
+        for file in (root / name).rglob("*"):
+            if file.is_file() and "__pycache__" not in file.parts:
+                found.add((f"/app/{file.relative_to(root)}", str(file)))
     return found
