@@ -15,7 +15,7 @@ RUNS ?= 1000000
 # How often `make kills` kills.
 N ?= 500
 
-.PHONY: help setup demo test lint pure real blackbox image test-browser test-agent-sdk test-kubernetes fuzz bench-dns bench-http kills threats format lock clean
+.PHONY: help setup demo test lint pure real blackbox image test-browser test-agent-sdk test-kubernetes fuzz bench-dns bench-load bench-http kills threats format lock clean
 
 help:
 	@echo "Sallyport: the guarded door of a sandbox."
@@ -37,6 +37,7 @@ help:
 	@echo "  make kills       kill the sidecar N=$(N) times, at random moments; root, minutes"
 	@echo "  make threats     every threat with the tests that try it and what came of them; root, minutes"
 	@echo "  make bench-dns   measure against dnsmasq and unbound; root, minutes; writes into docs/"
+	@echo "  make bench-load  measure it under floods, a revocation and its lock-down; root, ten minutes; writes into docs/"
 	@echo "  make bench-http  measure the gateway against nginx, haproxy, Go, Node and Python proxies; minutes; writes into docs/"
 	@echo "  make format      let ruff set the code"
 	@echo "  make lock        resolve requirements/*.lock anew (make lock UPGRADE=--upgrade for the newest)"
@@ -92,6 +93,9 @@ threats: setup
 
 bench-dns: setup
 	@$(PYTHON_VENV) -m bench.dns
+
+bench-load: setup
+	@$(PYTHON_VENV) -m bench.pressure
 
 bench-http: setup
 	@$(PYTHON_VENV) -m bench.http

@@ -160,6 +160,16 @@ class Process:
                 self._popen.wait()
 
 
+def program(
+    place: Place, namespace: Namespace, module: str, *arguments: object, talk: bool = False
+) -> subprocess.Popen[str]:
+    """One of our own programs on the load's core, whose output is read, and with `talk` its input written."""
+    argv = [sys.executable, "-m", module, *map(str, arguments)]
+    stdin = subprocess.PIPE if talk else subprocess.DEVNULL
+    with namespace.entered(), place.cores.pinned(place.cores.load):
+        return subprocess.Popen(argv, cwd=CHECKOUT, stdout=subprocess.PIPE, stdin=stdin, text=True)
+
+
 def children(pid: int) -> list[int]:
     with contextlib.suppress(OSError):
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

@@ -1,7 +1,7 @@
 """A fake resolver that is faster than anything that is measured: one address for every name, TTL 300.
 
 The first letter of a name says which address: `p…` one of a pool of 4,096 by the name's checksum, so that the same name
-has the same address everywhere; `n…` one that was never answered before.
+has the same address everywhere; `n…` one that was never answered before; `u…` is not answered at all.
 
 Under load it does not sleep in the kernel until somebody wakes it, but looks every few microseconds. A resolver is on
 another machine: whoever asks it hands a packet to a device, and does not pay for waking a process up.
@@ -61,6 +61,8 @@ def serve(sock: socket.socket) -> None:
         elif data[13] == 110:  # n
             new += 1
             sendto(data[:2] + _HEAD + question + _RECORD + new.to_bytes(4, "big"), client)
+        elif data[13] == 117:  # u
+            continue
         else:
             sendto(data[:2] + _HEAD + question + tails[crc32(question) & 4095], client)
 

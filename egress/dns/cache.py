@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from egress.dns.wire import Query, Template
 
 CAPACITY = 8192  # entries
-OCTETS = 4 * 1024 * 1024  # of memory for all of them, about
+OCTETS = 3 * 1024 * 1024  # of memory for all of them, about
 LARGEST = 16 * 1024  # of one: what is larger is asked again
 ENTRY, RECORD = 600, 160  # octets that an entry and a record of it take besides their data
 

@@ -36,6 +36,7 @@ PARENT_SHARE = 400  # new names below one parent
 NEW_SHARE = 500  # new names in all, which may take a sixth of the worker's time
 FIRST_SHARE = 500  # beyond that, from ports that are not remembered: who asks one question has one answer
 KNOWN_SHARE = 2000  # known names beyond all of these
+LEAST = 0.05  # of these shares, where the queue goes on losing questions: a slow or busy machine
 PARENTS = 4096  # that are counted; further ones only in all
 FULL = 256 * 1024  # octets of memory in a receive queue, some three hundred questions
 LOST = 500  # questions that did not fit
@@ -59,6 +60,7 @@ class Shedding:
         self._age = 0  # windows since these were exchanged
         self._parents: dict[bytes, int] = {}
         self._new = self._first = self._known = 0
+        self._part = 1.0  # of the shares that there is time for
         self._looked = float("-inf")
         self._full_since = 0.0
         self._lost: dict[int, int] = {}  # by descriptor, when the queue was last seen in order
@@ -66,11 +68,7 @@ class Shedding:
     # -- when ----------------------------------------------------------------------------------------------------
     def look(self, sock: socket.socket, now: float) -> bool:
         """A drain took all it may and there is more: is this a flood? True when it has just become one."""
-        try:
-            state = _MEMINFO.unpack(sock.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMINFO.size))
-        except (OSError, struct.error):
-            state = (FULL, FULL, 0, 0, 0, 0, 0, 0, 0)  # not told: by time alone
-        return self.judge(sock.fileno(), state[0], state[1], state[8], now)
+        return self.judge(sock.fileno(), *_state(sock), now)
 
     def judge(self, queue: int, held: int, most: int, lost: int, now: float) -> bool:
         """As `look`, for a queue that holds so many octets of `most` and has `lost` so many questions ever."""
@@ -84,6 +82,7 @@ class Shedding:
         if self.on or (now - self._full_since < PATIENCE and lost - before < LOST):
             return False
         self.on = True
+        self._part = 1.0
         self.dropped = 0
         self._quiet_at = now + CALM
         self._begin(now)
@@ -106,12 +105,21 @@ class Shedding:
         self._parents.clear()
         self._new = self._first = self._known = 0
 
+    def adapt(self, queue: int, lost: int) -> None:
+        """A window has ended: where the queue lost questions in it, the next ones have smaller shares."""
+        before = self._lost.get(queue, lost)
+        self._lost[queue] = lost
+        self._part = max(self._part / 2, LEAST) if lost > before else min(self._part * 1.25, 1.0)
+
     # -- what ----------------------------------------------------------------------------------------------------
     def drain(
         self, sock: socket.socket, now: float, same: Callable[[bytes], tuple[float, bytes] | None],
         decide: Callable[[bytes, Any], None], is_known: Callable[[str, int], bool],
     ) -> int:  # fmt: skip
         """Empty the queue as far as one turn may; how many were answered with what `same` gave."""
+        if now >= self._ends:
+            self._begin(now)
+            self.adapt(sock.fileno(), _state(sock)[2])
         answered = 0
         for _ in range(TAKEN):
             try:
@@ -143,18 +151,18 @@ class Shedding:
         parent = body[body[0] + 1 :] if body else b""
         parents = self._parents
         had = parents.get(parent, 0)
-        if had < PARENT_SHARE:
-            if self._new < NEW_SHARE:
-                self._new += 1
-            elif not asked and not self._ports_before[port] and self._first < FIRST_SHARE:
-                self._first += 1
-            else:
-                had = PARENT_SHARE
-        if had < PARENT_SHARE:
-            if had or len(parents) < PARENTS:
-                parents[parent] = had + 1
-            return True
-        if body and self._known < KNOWN_SHARE:
+        part = self._part
+        if had < PARENT_SHARE * part:
+            is_first = not asked and not self._ports_before[port]
+            if self._new < NEW_SHARE * part or (is_first and self._first < FIRST_SHARE * part):
+                if self._new < NEW_SHARE * part:
+                    self._new += 1
+                else:
+                    self._first += 1
+                if had or len(parents) < PARENTS:
+                    parents[parent] = had + 1
+                return True
+        if body and self._known < KNOWN_SHARE * part:
             name = _name(body)
             if name and is_known(name, int.from_bytes(data[end + 1 : end + 3], "big")):
                 self._known += 1
@@ -165,6 +173,15 @@ class Shedding:
         self.dropped += 1
         self._quiet_at = now + CALM
         return False
+
+
+def _state(sock: socket.socket) -> tuple[int, int, int]:
+    """Octets in the queue, how many it takes, questions that it ever lost."""
+    try:
+        state = _MEMINFO.unpack(sock.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMINFO.size))
+    except (OSError, struct.error):
+        return FULL, FULL, 0  # not told: by time alone
+    return state[0], state[1], state[8]
 
 
 def _name(body: bytes) -> str:

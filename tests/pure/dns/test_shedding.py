@@ -124,6 +124,21 @@ def test_who_asks_from_a_new_port_is_preferred_when_all_new_names_share_is_spent
         assert shares.admits(ask_bytes("new.example.org"), 50_000 + window, now, nobody)
 
 
+def test_a_queue_that_goes_on_losing_makes_the_shares_smaller_until_it_does_not() -> None:
+    shares = flooded()
+    names = [f"p.z{n}.com" for n in range(NEW_SHARE)]
+
+    def window(number: int, lost: int) -> int:
+        shares.adapt(3, lost)
+        return admitted(shares, names, [7] * NEW_SHARE, NOW + number * WINDOW)
+
+    assert window(1, 0) == NEW_SHARE, "nothing was lost since"
+    assert window(2, 20_000) <= NEW_SHARE / 2
+    assert [window(3 + n, 30_000 + n) for n in range(20)][-1] > 0, "and never to nothing"
+    assert window(23, 30_019) > 0
+    assert [window(24 + n, 30_019) for n in range(20)][-1] == NEW_SHARE
+
+
 def test_known_names_have_a_share_too() -> None:
     shares = flooded()
     count = PARENT_SHARE + KNOWN_SHARE + 100
