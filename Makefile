@@ -4,7 +4,7 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
 PYTHON_VENV := .venv/bin/python
-CODE := $(wildcard policies egress ingress lab demo bench fuzz tests)
+CODE := $(wildcard policies egress ingress lab demo bench fuzz soak tests)
 # What needs nothing but loopback, and mostly waits: it runs side by side. The rest has the machine to itself, be it for
 # the kernel's tables or because it counts what a loaded machine loses.
 ALONE := tests/real/ingress/handover tests/real/ingress/workers
@@ -12,10 +12,13 @@ SIDE_BY_SIDE := tests/pure $(filter-out $(ALONE) %.py %__pycache__,$(wildcard te
 # How many times the ordinary number of examples `make fuzz` tries, and how many executions of its targets all together.
 FUZZ ?= 50
 RUNS ?= 1000000
+# How long `make soak` lives with the sidecar, and the seed of its chances; 0 for any.
+MINUTES ?= 5
+SEED ?= 0
 # How often `make kills` kills.
 N ?= 500
 
-.PHONY: help setup demo test lint pure real blackbox image test-browser test-agent-sdk test-kubernetes fuzz bench-dns bench-load bench-http kills threats format lock clean
+.PHONY: help setup demo test lint pure real blackbox image test-browser test-agent-sdk test-kubernetes fuzz soak bench-dns bench-load bench-http kills threats format lock clean
 
 help:
 	@echo "Sallyport: the guarded door of a sandbox."
@@ -34,6 +37,7 @@ help:
 	@echo "  make test-browser  the gateway in Chromium, with Vite, JupyterLab and noVNC, which it installs (a minute)"
 	@echo "  make fuzz        the parsers under coverage-guided fuzzing, RUNS=$(RUNS) executions (TARGETS=\"dns_query\" for some),"
 	@echo "                   and the property tests, FUZZ=$(FUZZ) times as many examples"
+	@echo "  make soak        live with the sidecar at random for MINUTES=$(MINUTES) and hold it against a plain reading; root"
 	@echo "  make kills       kill the sidecar N=$(N) times, at random moments; root, minutes"
 	@echo "  make threats     every threat with the tests that try it and what came of them; root, minutes"
 	@echo "  make bench-dns   measure against dnsmasq and unbound; root, minutes; writes into docs/"
@@ -84,6 +88,9 @@ test-kubernetes: setup
 fuzz: setup
 	@$(PYTHON_VENV) -m fuzz --runs $(RUNS) $(TARGETS)
 	@[ -n "$(TARGETS)" ] || SALLYPORT_FUZZ=$(FUZZ) $(PYTHON_VENV) -m pytest tests/pure -m hypothesis --timeout=0
+
+soak: setup
+	@$(PYTHON_VENV) -m soak --minutes $(MINUTES) --seed $(SEED)
 
 kills: setup
 	@SALLYPORT_KILLS=$(N) $(PYTHON_VENV) -m pytest tests/blackbox/test_faults_kills.py

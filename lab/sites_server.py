@@ -99,7 +99,7 @@ class Sites:
             self.note("udp", (local, port), peer, data)
             if port == STREAM_PORT:
                 key = (local, *peer)
-                if key not in self.streams:
+                if key not in self.streams or self.streams[key].done():
                     self.streams[key] = asyncio.ensure_future(self.udp_stream(sock, local, peer))
                 continue
             with contextlib.suppress(OSError):

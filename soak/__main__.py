@@ -1,0 +1,76 @@
+"""`python -m soak`: lives of a sidecar, one after the other, until the time is over or something differs."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import random
+import sys
+import time
+
+from lab import Internet, Lab
+from lab.lacking import lacking
+from soak.play import Difference, Play
+
+LIFE = 250
+"""Steps of one life."""
+_EVERY = 5.0  # seconds between two lines
+
+
+def main(arguments: list[str]) -> int:
+    """0: no difference in all that time; 1: one, and it is told; 2: this machine cannot."""
+    parser = argparse.ArgumentParser(prog="python -m soak", description="the sidecar lived with at random")
+    parser.add_argument("--minutes", type=float, default=5.0, help="how long")
+    parser.add_argument("--seed", type=int, default=0, help="of the first life; the n-th has the n-th after it; 0: any")
+    parser.add_argument("--steps", type=int, default=0, help="one life of so many steps, whatever time it takes")
+    options = parser.parse_args(arguments)
+    if lacking():
+        print(f"soak: {lacking()}", file=sys.stderr)
+        return 2
+    seed = options.seed or random.SystemRandom().randrange(1, 1 << 31)
+    begun = time.monotonic()
+    total: collections.Counter[str] = collections.Counter()
+    life = 0
+    with Internet() as internet:
+        while True:
+            try:
+                internet.reset()
+                with Lab(internet) as lab:
+                    total += live(lab, seed + life, options, begun, total)
+            except Difference as difference:
+                print(f"\nDIFFERENCE, make soak SEED={seed + life}:\n{difference}", flush=True)
+                return 1
+            life += 1
+            if options.steps or time.monotonic() - begun > options.minutes * 60:
+                break
+    print(f"{line(total, time.monotonic() - begun)}; {life} lives from seed {seed}; no difference")
+    return 0
+
+
+def live(
+    lab: Lab, seed: int, options: argparse.Namespace, begun: float, before: collections.Counter[str]
+) -> collections.Counter[str]:
+    """One life; what was counted in it."""
+    said = time.monotonic()
+    with Play(lab, random.Random(seed)) as play:
+        try:
+            for _ in range(options.steps or LIFE):
+                play.step()
+                now = time.monotonic()
+                if now - said > _EVERY:
+                    said = now
+                    print(f"seed {seed}, {line(before + play.counts, now - begun)}", flush=True)
+                if not options.steps and now - begun > options.minutes * 60:
+                    break
+        except Difference as difference:
+            raise Difference(f"at step {play.number} of seed {seed}: {difference}") from None
+        return play.counts
+
+
+def line(counts: collections.Counter[str], seconds: float) -> str:
+    rest = ", ".join(f"{counts[name]:,} {name}" for name in sorted(counts) if name != "steps")
+    return f"{seconds:,.0f} s, {counts['steps']:,} steps: {rest}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

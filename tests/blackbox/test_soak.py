@@ -1,0 +1,68 @@
+"""A little of the soak, always the same steps; `make soak MINUTES=20` for more. docs/fuzzing.md."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from soak.model import Probe
+from soak.play import Difference, Play
+from soak.world import LIES
+
+if TYPE_CHECKING:
+    from lab import Lab
+
+SEED, STEPS = 20, 70
+
+
+@pytest.mark.timeout(300)
+def test_a_life_of_the_sidecar_as_a_plain_reading_of_its_policies_has_it(lab: Lab) -> None:
+    with Play(lab, random.Random(SEED)) as play:
+        for _ in range(STEPS):
+            play.step()
+        counts = play.counts
+    assert counts["attempts"] > 10 * STEPS
+    assert counts["passed"] > STEPS
+    assert counts["passed"] < counts["attempts"] * 3 / 4
+    for what in ("changes", "faults", "flows", "flows cut", "look-ups"):
+        assert counts[what] > 3, counts
+
+
+def test_the_soak_notices_a_guard_that_is_not_there(lab: Lab) -> None:
+    with Play(lab, random.Random(SEED)) as play:
+        play.change("POST", {}, {"defaultAction": "deny", "egress": []})
+        play.attempt(Probe("tcp", LIES[0], 80))
+        for pid in (play.sidecar.pid, play.sidecar.worker_pid):
+            os.kill(pid, signal.SIGSTOP)  # or the tables would be back at once
+        lab.unguard()
+        with pytest.raises(Difference, match="is not allowed, and connected"):
+            play.attempt(Probe("tcp", LIES[0], 80))
+
+
+def test_the_soak_notices_a_flow_that_outlives_its_permission_and_one_that_does_not(lab: Lab) -> None:
+    open_all = {"defaultAction": "allow", "egress": []}
+    with Play(lab, random.Random(SEED)) as play:
+        play.change("POST", open_all, open_all)
+        play.open_flow()
+        play.settle_flows(changed=True)
+        assert len(play.flows) == 1
+        play.model.change({"defaultAction": "deny", "egress": []})  # the sidecar was not told
+        with pytest.raises(Difference, match="is forbidden, and goes on"):
+            play.settle_flows(changed=True)
+        assert play.sidecar.api("POST", "/policy", {}).status == 200
+        play.model.change(open_all)  # and now it was, but not the model
+        with pytest.raises(Difference, match="is allowed, and was cut"):
+            play.settle_flows(changed=True)
+
+
+def test_the_soak_notices_a_name_that_is_answered_otherwise(lab: Lab) -> None:
+    open_all = {"defaultAction": "allow", "egress": []}
+    with Play(lab, random.Random(SEED)) as play:
+        play.change("POST", open_all, open_all)
+        play.model.change({"defaultAction": "deny", "egress": []})
+        with pytest.raises(Difference, match="has to be answered NXDOMAIN"):
+            play.ask("api.example.com")
