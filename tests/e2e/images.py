@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
+
+from tests.blackbox.test_image import base
 
 SANDBOX = "sallyport-e2e:test"
 IDLE = "sallyport-e2e-idle:test"
 _FOLDER = Path(__file__).parent / "image"
 
 
-def build_beside(base: str) -> None:
-    """SANDBOX and IDLE, of what lies in image/, on top of an image with Python."""
+def build_beside(egress: str) -> None:
+    """SANDBOX and IDLE, of what lies in image/, beside our own image."""
+    arguments = ["--build-arg", f"BASE={base()}", "--build-arg", f"EGRESS={egress}"]
     for target, tag in (("sandbox", SANDBOX), ("idle", IDLE)):
         done = subprocess.run(
-            ["docker", "build", "--build-arg", f"BASE={base}", "--target", target, "-t", tag, "."],
+            ["docker", "build", *arguments, "--network", "none", "--target", target, "-t", tag, "."],
             cwd=_FOLDER,
+            env={**os.environ, "DOCKER_BUILDKIT": "0"},
             capture_output=True,
             text=True,
             timeout=120,

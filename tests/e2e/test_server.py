@@ -102,9 +102,10 @@ def test_the_sandbox_itself_changes_nothing(box: Box) -> None:
     assert ask("GET", "/policy") == ask("POST", "/policy") == "401", "it has no token"
     assert box.targets() == ["allow api.example.com"]
     # They share a folder, and the sandbox may write there: nothing of the sidecar's lies in it.
-    listing = box.daemon.docker("exec", box.sidecar, "ls", "-A", "/opt/opensandbox").split()
-    assert sorted(listing) == ["bootstrap.sh", "execd"]
-    assert "/opt/opensandbox" in box.run("mount")
+    look = "import os; print(*sorted(os.listdir('/opt/opensandbox')))"
+    assert box.daemon.docker("exec", box.sidecar, "python3", "-c", look) == "bootstrap.sh execd"
+    box.run("touch /opt/opensandbox/of-the-sandbox")
+    assert "of-the-sandbox" in box.daemon.docker("exec", box.sidecar, "python3", "-c", look)
 
 
 def test_ports_are_reached_directly_by_the_server_and_by_the_gateway(box: Box, server: Server, gateway: str) -> None:
