@@ -1,7 +1,7 @@
 """HTTPS for the webhook: few, known callers on one path, so everything is bounded and nothing is clever.
 
 A connection takes one of `connections` slots before it is accepted; what comes beyond waits in the kernel's queue.
-Hand-shake, head and body together have `request` seconds, a body `body` bytes, a quiet connection `idle` seconds.
+The hand-shake, and then a request with its answer, have their time, a body its size, a quiet connection `idle` seconds.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ class Limits(NamedTuple):
     connections: int = 128
     body: int = 8 << 20  # a pod twice (old and new) and its patch; the API server takes 3 MiB for an object
     head: int = 32 << 10
-    request: float = 10.0
+    handshake: float = 10.0
+    request: float = 10.0  # from its first octet to the end of its answer
     idle: float = 60.0
+    linger: float = 1.0  # for a peer to read its answer and hang up
     follow: float = 1.0  # between looks at the certificate
 
 
@@ -129,10 +131,11 @@ class Server:
         protocol = asyncio.StreamReaderProtocol(reader)
         context: ssl.SSLContext = self._certificate.context
         try:
-            async with asyncio.timeout(self._limits.request):
+            async with asyncio.timeout(self._limits.handshake):
                 transport, _ = await loop.connect_accepted_socket(
-                    lambda: protocol, peer, ssl=context, ssl_handshake_timeout=self._limits.request
-                )
+                    lambda: protocol, peer, ssl=context, ssl_handshake_timeout=self._limits.handshake,
+                    ssl_shutdown_timeout=self._limits.linger,
+                )  # fmt: skip
         except (OSError, TimeoutError):  # ssl's errors are OSErrors
             peer.close()
             return
@@ -140,12 +143,12 @@ class Server:
         try:
             await self._requests(reader, writer)
             writer.close()
-            async with asyncio.timeout(self._limits.request):
-                await writer.wait_closed()
+            await writer.wait_closed()
         except (OSError, TimeoutError, h11.RemoteProtocolError):
             pass
         finally:
-            transport.abort()
+            if not transport.is_closing():  # asyncio's own goes wrong where it has been closed already
+                transport.abort()
 
     async def _requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -185,8 +188,9 @@ class Server:
     async def _linger(self, reader: asyncio.StreamReader) -> None:
         """What is still on its way here would reset the connection before the answer is read."""
         left = self._limits.body
-        while left > 0 and (data := await reader.read(1 << 16)):
-            left -= len(data)
+        async with asyncio.timeout(self._limits.linger):
+            while left > 0 and (data := await reader.read(1 << 16)):
+                left -= len(data)
 
     async def _exchange(
         self, http: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
