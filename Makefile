@@ -18,7 +18,7 @@ SEED ?= 0
 # How often `make kills` kills.
 N ?= 500
 
-.PHONY: help setup demo test lint pure real blackbox image test-browser test-agent-sdk test-kubernetes fuzz soak bench-dns bench-load bench-http kills threats format lock clean
+.PHONY: help setup demo test lint pure real blackbox image test-browser test-agent-sdk test-e2e test-kubernetes fuzz soak bench-dns bench-load bench-http bench-e2e kills threats format lock clean
 
 help:
 	@echo "Sallyport: the guarded door of a sandbox."
@@ -33,6 +33,7 @@ help:
 	@echo "  make blackbox    the programs as a container runs them; root"
 	@echo "  make image       build the image and run it, with a Docker daemon of its own; root"
 	@echo "  make test-agent-sdk  the gateway with the SDK of Kubernetes agent-sandbox, which it installs (half a minute)"
+	@echo "  make test-e2e    OpenSandbox's own server and SDK with our images, on a Docker daemon of the test's own; root, minutes"
 	@echo "  make test-kubernetes  providers, webhook and manifests against real Kubernetes API servers, built by Go once"
 	@echo "  make test-browser  the gateway in Chromium, with Vite, JupyterLab and noVNC, which it installs (a minute)"
 	@echo "  make fuzz        the parsers under coverage-guided fuzzing, RUNS=$(RUNS) executions (TARGETS=\"dns_query\" for some),"
@@ -43,6 +44,7 @@ help:
 	@echo "  make bench-dns   measure against dnsmasq and unbound; root, minutes; writes into docs/"
 	@echo "  make bench-load  measure it under floods, a revocation and its lock-down; root, ten minutes; writes into docs/"
 	@echo "  make bench-http  measure the gateway against nginx, haproxy, Go, Node and Python proxies; minutes; writes into docs/"
+	@echo "  make bench-e2e   what a policy costs a sandbox's creation under OpenSandbox's server; root, minutes; writes into docs/"
 	@echo "  make format      let ruff set the code"
 	@echo "  make lock        resolve requirements/*.lock anew (make lock UPGRADE=--upgrade for the newest)"
 	@echo "  make clean       remove .venv and every cache"
@@ -59,8 +61,8 @@ test: lint
 	@tools/test-image
 	@$(PYTHON_VENV) -m lab
 	@$(PYTHON_VENV) -m pytest -n 3 --dist loadscope $(SIDE_BY_SIDE)
-	@$(PYTHON_VENV) -m pytest $(SIDE_BY_SIDE:%=--ignore=%) --ignore=tests/blackbox/test_image.py \
-		--ignore=tests/blackbox/test_image_ingress.py --ignore=tests/blackbox/test_docker_provider.py \
+	@$(PYTHON_VENV) -m pytest $(SIDE_BY_SIDE:%=--ignore=%) \
+		--ignore-glob='tests/blackbox/test_image*.py' --ignore=tests/blackbox/test_docker_provider.py \
 		--ignore=tests/blackbox/test_kubernetes_api.py --ignore=tests/blackbox/test_kubernetes_pods.py
 
 lint: setup
@@ -81,6 +83,10 @@ test-browser: setup
 test-agent-sdk: setup
 	@tools/setup-sdk agent-sandbox
 	@$(PYTHON_VENV) -m pytest tests/sdk
+
+test-e2e: setup
+	@tools/setup-sdk opensandbox
+	@tools/test-image $(PYTHON_VENV) -m pytest tests/e2e
 
 test-kubernetes: setup
 	@tools/test-kubernetes
@@ -106,6 +112,10 @@ bench-load: setup
 
 bench-http: setup
 	@$(PYTHON_VENV) -m bench.http
+
+bench-e2e: setup
+	@tools/setup-sdk opensandbox
+	@tools/test-image $(PYTHON_VENV) -m tests.e2e.bench --write
 
 format: setup
 	@$(PYTHON_VENV) -m ruff check --fix --quiet $(CODE) || true
