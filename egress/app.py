@@ -112,8 +112,7 @@ def relay(plan: Plan) -> int:
     """Be the name guard's relay until stopped: with nothing of the sidecar's but the two listeners and the channel."""
     names, log = plan.sockets.names, Log(1, plan.config.log_level, _events.identity(plan.config))
     assert names is not None
-    if plan.held is not None:
-        give_up()
+    give_up()
     plan.firewall.close()
     plan.handover.close()
     for sock in (*plan.sockets.udp, *plan.sockets.tcp, plan.sockets.api, plan.sockets.unix, names.worker):
@@ -290,7 +289,9 @@ class Worker:
         for warning in (*self.config.warnings, *self.firewall.capabilities().shortcomings(), *xdp, *held):
             self.log.warn(warning)
         from egress.firewall.neighbours import redirects
+        from egress.runtimes import Watch
 
+        Watch(self.loop, self.firewall.namespace, self._stack_beside)
         self.loop.run_in_thread(redirects, self._told_of_neighbours)
         self.firewall.watch_denied(self.loop, self._denied_packet)
         self.loop.call_later(self.config.probe_interval, self._probe)
@@ -313,6 +314,14 @@ class Worker:
                 )
         if error is not None:
             self.log.warn(f"whether somebody else redirects connections here is not known: {error}")
+
+    def _stack_beside(self, words: str) -> None:
+        """A network stack that our rules do not hold has come into the namespace, or gone ("")."""
+        self.store.trouble = words
+        if words:
+            self.log.error(words)
+        else:
+            self.log.info("the network stack that was beside us is gone")
 
     def _start_api(self) -> None:
         """Imported only now, and beside the loop: DNS answers already, and goes on."""

@@ -32,6 +32,7 @@ _NAMES = {CAP_NET_ADMIN: "NET_ADMIN", CAP_DAC_OVERRIDE: "DAC_OVERRIDE"}
 _VERSION_3 = 0x20080522  # _LINUX_CAPABILITY_VERSION_3
 _LAST_CAPABILITY = 63
 _SET_DUMPABLE, _CAPBSET_READ, _CAPBSET_DROP = 4, 23, 24  # PR_*
+_SET_NAME = 15
 _SET_NO_NEW_PRIVS, _CAP_AMBIENT, _AMBIENT_CLEAR_ALL = 38, 47, 4
 _MODE_FILTER, _TSYNC, _SPEC_ALLOW = 1, 1, 4  # SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_*
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # landlock_*(2), on every architecture
@@ -100,6 +101,7 @@ def give_up() -> None:
     library = ctypes.CDLL(None, use_errno=True)
     _set_capabilities(library, 0, 0)
     _filter(library, worker_filter)
+    library.prctl(_SET_NAME, b"egress-names", 0, 0, 0)  # what `ps` shows of it
 
 
 # -- capabilities ----------------------------------------------------------------------------------------------------

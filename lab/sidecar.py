@@ -33,6 +33,7 @@ TOKEN = "correct-horse-battery-staple"
 TOKEN_HEADER = "OPENSANDBOX-EGRESS-AUTH"
 _PREFIX = "OPENSANDBOX_EGRESS_"
 _DEFAULT_PORT = 18080
+_RELAY = "egress-names"  # the name of the name guard's process
 # `$0` is the sidecar's folder; everything after it is what to become.
 _OWN_ROOMS = """
 [ ! -e "$0/resolv.conf" ] || mount -B "$0/resolv.conf" /etc/resolv.conf || exit 125
@@ -155,9 +156,17 @@ class Sidecar:
     @property
     def worker_pid(self) -> int:
         """The worker's. Raises LabError while there is none."""
-        children = _children(self.pid)
+        children = [child for child in _children(self.pid) if _name(child) != _RELAY]
         if not children:
             raise LabError(f"the sidecar has no worker:\n{self.log}")
+        return children[0]
+
+    @property
+    def relay_pid(self) -> int:
+        """The name guard's. Raises LabError while there is none."""
+        children = [child for child in _children(self.pid) if _name(child) == _RELAY]
+        if not children:
+            raise LabError(f"the sidecar has no name guard:\n{self.log}")
         return children[0]
 
     def kill_worker(self) -> int:
@@ -245,6 +254,12 @@ class Sidecar:
                 raise LabError(f"not in the log after {seconds:g} s: {text!r}\n{self.log}")
             time.sleep(0.01)
         return self.log
+
+
+def _name(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return ""
 
 
 def _children(pid: int) -> list[int]:
