@@ -52,9 +52,7 @@ def test_a_denied_name(place: Place) -> None:
     )
     name = place.name("no.example.com")
     for tcp in (False, True):
-        begun = time.monotonic()
         reply = place.ask(name.upper(), tcp=tcp)
-        assert time.monotonic() - begun < 0.3
         assert reply.rcode == "NXDOMAIN"
         assert reply.negative_ttl is not None
         assert 1 <= reply.negative_ttl <= 10

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -29,12 +28,10 @@ def test_ci_runs_the_tests_a_person_runs() -> None:
 
 
 @pytest.mark.skipif(Path(sys.prefix) != CHECKOUT / ".venv", reason="runs outside the checkout's .venv")
-def test_a_setup_that_is_done_is_quick_and_silent() -> None:
+def test_a_setup_that_is_done_is_silent() -> None:
     assert run("tools/setup").returncode == 0  # whatever was edited since the last one
-    started = time.monotonic()
     done = run("tools/setup")
     assert (done.returncode, done.stdout) == (0, "")
-    assert time.monotonic() - started < 2
 
 
 @pytest.mark.parametrize("argv", [[BIN / "ingress"], [sys.executable, "-m", "ingress"]], ids=["script", "module"])

@@ -105,9 +105,7 @@ def test_7_a_flow_that_was_cut_stays_cut_while_its_peer_goes_on(guarded: Guarded
         guarded.load()  # the address is gone from it
         doomed = to(guarded, site)
         assert {flow.protocol for flow in doomed} == {"tcp", "udp"}
-        started = time.monotonic()
         guarded.firewall.cut(doomed)
-        assert time.monotonic() - started < 0.5
         assert ended(stream)
         for _ in range(3):
             assert not hears(udp)

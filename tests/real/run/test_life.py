@@ -162,16 +162,6 @@ def test_without_a_network_program_the_word_says_what_to_install(
     assert "apt-get install passt" in words
 
 
-def test_overhead(caller: Any) -> None:
-    """Generous, for a busy machine; docs have the figure."""
-    spent = []
-    for _ in range(3):
-        started = time.monotonic()
-        assert caller.run("closed", "--offline", "--quiet", "--", "true").returncode == 0
-        spent.append(time.monotonic() - started)
-    assert min(spent) < 2.0
-
-
 # -- the terminal --------------------------------------------------------------------------------------------------
 class Screen:
     """A run in a terminal of its own, in a session of its own, with what came to the screen."""
