@@ -28,6 +28,8 @@ _SOL_NETLINK, _NETLINK_CAP_ACK, _NETLINK_EXT_ACK = 270, 10, 11
 _RTMGRP_LINK, _RTMGRP_IPV4_IFADDR, _RTMGRP_IPV6_IFADDR = 0x1, 0x10, 0x100
 _RTM_NEWLINK, _RTM_NEWADDR, _RTM_NEWROUTE = 16, 20, 24
 _RTM_GETLINK, _RTM_GETADDR, _RTM_GETROUTE = 18, 22, 26
+_RTM_NEWTFILTER, _RTM_GETTFILTER = 44, 46
+_INGRESS = (0xFFFF0000, 0xFFFFFFF2)  # where filters of `ingress` and of `clsact` hang: ffff: and ffff:fff2
 _NLM_REQUEST, _NLM_DUMP = 0x1, 0x300
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _HEAD = struct.Struct("=IHHII")
@@ -181,6 +183,20 @@ class Namespace:
             if target[0] == 0xFF or (target[0] == 0xFE and target[1] & 0xC0 == 0x80):
                 continue
             found[(target, length)] = None
+        return tuple(found)
+
+    def redirected(self) -> tuple[str, ...]:
+        """Devices on which tc sends what comes in to another device (act_mirred, at ingress)."""
+        found: dict[str, None] = {}
+        for device in self.devices():
+            for parent in _INGRESS:
+                request = struct.pack("=BxxxiIII", 0, device.number, 0, parent, 0)
+                try:
+                    answer = [body for kind, body in self._dump(_RTM_GETTFILTER, request) if kind == _RTM_NEWTFILTER]
+                except OSError:
+                    continue  # no such place on this device, or no tc in this kernel
+                if any(b"mirred\0" in body for body in answer):
+                    found[device.name] = None
         return tuple(found)
 
     def watch(self) -> socket.socket:

@@ -62,7 +62,11 @@ def serve(environ: Mapping[str, str]) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     from egress.firewall import FirewallError
     from egress.firewall.guardhouse import Firewall
+    from egress.runtimes import below, beside
 
+    foreign = below()
+    if foreign:
+        return _refuse(f"cannot guard: {foreign}", 1)
     try:
         firewall = Firewall()
         firewall.lock()
@@ -73,6 +77,9 @@ def serve(environ: Mapping[str, str]) -> int:
 
     try:
         config = from_env(environ, _read("/etc/resolv.conf"))
+        stack = beside(firewall.namespace)
+        if stack is not None and not stack.held:
+            raise FirewallError(stack.words)
         sockets = bind(config)
         from egress import app
 

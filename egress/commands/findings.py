@@ -220,6 +220,24 @@ def _xdp() -> Finding:
     return Finding("xdp_sockets", "limited" if lacks else "ok", "XDP sockets", words[state], NEEDS if lacks else "")
 
 
+def _stacks(purpose: str) -> Finding:
+    from egress.netns import Namespace
+    from egress.runtimes import below, beside
+
+    title = "network stacks"
+    foreign = below()
+    if foreign:
+        return Finding("stacks", _lack(purpose, SERVE), title, *foreign.split("; ", 1))
+    try:
+        found = beside(Namespace())
+    except OSError as error:
+        return Finding("stacks", "limited", title, f"cannot be looked for: {error.strerror}")
+    if found is None:
+        return Finding("stacks", "ok", title, "only the kernel's own sends from here")
+    words, _, advice = found.words.rpartition(": ")
+    return Finding("stacks", _lack(purpose, SERVE), title, words, advice)
+
+
 # -- this namespace --------------------------------------------------------------------------------------------------
 def _namespace(purpose: str, *, admin: bool) -> Iterator[Finding]:
     ipv6 = surroundings.ipv6_loopback()
@@ -230,6 +248,7 @@ def _namespace(purpose: str, *, admin: bool) -> Iterator[Finding]:
         "::1 is here: IPv6 DNS is answered" if ipv6 else "no ::1: IPv6 DNS is refused, not answered; IPv4 goes on",
         "",
     )
+    yield _stacks(purpose)
     standing = surroundings.standing() if admin else ""
     if standing:
         yield Finding("standing", "note", "a ruleset of ours", standing)

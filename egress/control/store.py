@@ -56,6 +56,7 @@ class PolicyStore:
         self.policy = NetworkPolicy()
         self.always = Always()
         self.problem: str | None = "starting"
+        self.trouble = ""  # all is in place, and yet something here is not guarded, or dead
         self.file = file
         self._loop = loop
         self._guard = guard
@@ -65,8 +66,8 @@ class PolicyStore:
 
     # -- reading -------------------------------------------------------------------------------------------------
     def health(self) -> str | None:
-        """None when policy, ruleset and DNS are in place."""
-        return self.problem
+        """None when policy, ruleset and DNS are in place, and the sandbox is behind them."""
+        return self.problem or self.trouble or None
 
     def snapshot(self) -> PolicySnapshot:
         """The policy in force."""
