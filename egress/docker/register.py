@@ -68,7 +68,7 @@ class Register:
         self._prepare = prepare
         self._seen, self._refused, self._gone, self._listed = seen, refused, gone, listed
         self._report = report
-        self._known: set[str] = set()
+        self._known: dict[str, str] = {}  # id -> name
         self._busy = threading.Lock()  # held while looking: an event and a full reading must not overtake each other
 
     def start(self) -> None:
@@ -119,7 +119,7 @@ class Register:
             listed = self._docker.call("GET", "/containers/json", {"filters": json.dumps({name: [value]})})
             found |= {str(each.get("Id", "")) for each in listed or () if isinstance(each, dict)}
         found.discard("")
-        for identity in self._known - found:
+        for identity in self._known.keys() - found:
             self._forget(identity)
         for identity in sorted(found):
             self._look(identity, 0.0)
@@ -157,9 +157,7 @@ class Register:
             self._forget(identity)
             return
         if container.label is None:
-            if self._network in container.networks and identity not in self._known:
-                self._known.add(identity)
-                self._say("warn", f"{container.name} is on {self._network} without the label {LABEL}: it stays closed")
+            self._look_at_stranger(container)
             return
         reason = objection(container)
         other = "" if reason else stranger(container, self._network)
@@ -184,9 +182,21 @@ class Register:
         except (OSError, DockerError):
             os.close(fd)
             raise
-        self._known.add(identity)
+        self._known[identity] = container.name
         seen = Seen(container, fd, ports, since)
         self._loop.call_threadsafe(lambda: self._seen(seen))
+
+    def _look_at_stranger(self, container: Container) -> None:
+        """One without the label: on our network it stays closed, and in a guarded one's it is held as that one is."""
+        if self._network in container.networks and container.id not in self._known:
+            self._known[container.id] = container.name
+            self._say("warn", f"{container.name} is on {self._network} without the label {LABEL}: it stays closed")
+        joined = container.mode.removeprefix("container:") if container.mode.startswith("container:") else ""
+        if joined in self._known or joined in self._known.values():
+            reason = objection(container._replace(mode=""))
+            if reason:
+                name = self._known.get(joined, joined)
+                self._end(container, f"it has joined the network of {name}, which is guarded, and {reason}")
 
     def _end(self, container: Container, reason: str) -> None:
         """What was not guarded from its first moment is not left running. Raises DockerError."""
@@ -199,5 +209,5 @@ class Register:
         self._loop.call_threadsafe(lambda: self._refused(refused))
 
     def _forget(self, identity: str) -> None:
-        self._known.discard(identity)
+        self._known.pop(identity, None)
         self._loop.call_threadsafe(lambda: self._gone(identity))

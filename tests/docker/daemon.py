@@ -62,6 +62,7 @@ class Daemon:
         self.socket = self.folder / "docker.sock"
         self.host = f"unix://{self.socket}"
         self._process: subprocess.Popen[bytes] | None = None
+        self._mounts = -1  # its mount namespace, which outlives it
         (self.folder / "daemon.json").write_text("{}")
         (self.folder / "resolv.conf").write_text(f"nameserver {RESOLVER}\n")
 
@@ -98,6 +99,9 @@ class Daemon:
                 env={**os.environ, "PATH": _path()},
             )
         until(self._up, 30.0, lambda: (self.folder / "log").read_text()[-2000:])
+        if self._mounts >= 0:
+            os.close(self._mounts)
+        self._mounts = os.open(f"/proc/{self._process.pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
 
     def _up(self) -> bool:
         assert self._process is not None
@@ -120,6 +124,9 @@ class Daemon:
             with contextlib.suppress(AssertionError):
                 self.clear()
         self.stop()
+        if self._mounts >= 0:
+            os.close(self._mounts)
+            self._mounts = -1
         for line in Path("/proc/mounts").read_text().splitlines():
             place = line.split()[1]
             if place.startswith(str(self.folder)):
@@ -129,8 +136,8 @@ class Daemon:
     # -- programs ------------------------------------------------------------------------------------------------
     def inside(self, argv: Sequence[str]) -> list[str]:
         """What to execute for `argv` to run on the daemon's host, as an administrator there would."""
-        assert self._process is not None
-        return ["nsenter", f"--net={self.lab.sandbox.path}", f"--mount=/proc/{self._process.pid}/ns/mnt", *argv]
+        mounts = f"/proc/{os.getpid()}/fd/{self._mounts}"
+        return ["nsenter", f"--net={self.lab.sandbox.path}", f"--mount={mounts}", *argv]
 
     def environment(self) -> dict[str, str]:
         return {**os.environ, "PATH": _path(), "DOCKER_HOST": self.host, "PYTHONPATH": str(CHECKOUT)}

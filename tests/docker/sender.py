@@ -24,7 +24,7 @@ MAC_AT, ADDRESS_AT = 0x8927, 0x8915  # SIOCGIFHWADDR, SIOCGIFADDR
 
 def checksum(data: bytes) -> int:
     data += b"\0" * (len(data) & 1)
-    total = sum(struct.unpack(f">{len(data) // 2}H", data))
+    total: int = sum(struct.unpack(f">{len(data) // 2}H", data))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return ~total & 0xFFFF

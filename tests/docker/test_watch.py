@@ -105,6 +105,18 @@ def test_a_container_that_joins_a_second_network_is_killed(watching: Watching) -
     until(lambda: not running(watching.host, "box"))
 
 
+def test_who_joins_a_guarded_network_is_held_by_it_or_killed(watching: Watching) -> None:
+    watching.run("box")
+    watching.guarded("box")
+    watching.run("beside", policy=None, options=("--network=container:box",))
+    assert watching.reaches("beside", API)
+    assert not watching.reaches("beside", OTHER)
+    watching.run("stronger", policy=None, options=("--network=container:box", "--cap-add=NET_ADMIN"))
+    watching.said("stronger killed: it has joined the network of box, which is guarded, and it has NET_ADMIN")
+    until(lambda: not running(watching.host, "stronger"))
+    assert running(watching.host, "beside")
+
+
 def test_a_policy_file_is_followed(watching: Watching, tmp_path: Path) -> None:
     path = tmp_path / "policy.json"
     path.write_text(NOTHING)
@@ -227,7 +239,10 @@ def test_the_daemon_is_followed_again_after_a_restart(watching: Watching) -> Non
     watching.guarded("box")
     before = len(watching.entries())
     host.stop()
-    watching.said("what is guarded stays guarded", after=before)
+    watching.said("the daemon ended its stream of events; what is guarded stays guarded", after=before)
+    watching.kill()
+    watching.spawn()  # as at boot: before the daemon
+    watching.said("no Docker daemon answers there", after=before)
     host.start()
     watching.said("the Docker daemon is back", after=before)
     watching.guarded("box", after=before)  # Docker has started it again

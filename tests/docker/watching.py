@@ -55,6 +55,11 @@ class Watching:
     def start(self) -> None:
         """Start it, and wait until it follows the daemon."""
         before = len(self.entries())
+        self.spawn()
+        self.said("following the Docker daemon", after=before)
+
+    def spawn(self) -> None:
+        """Start it, and wait for nothing."""
         with self.path.open("ab") as log:
             self._process = subprocess.Popen(
                 self.host.inside(
@@ -64,7 +69,6 @@ class Watching:
                 stdout=log,
                 stderr=log,
             )
-        self.said("following the Docker daemon", after=before)
 
     def kill(self) -> None:
         assert self._process is not None
