@@ -65,9 +65,11 @@ def _server() -> ssl.SSLContext:
 
 def _load(context: ssl.SSLContext, pair: _Pair) -> None:
     """The ssl module loads from files: these are in memory."""
-    files = [os.memfd_create(name) for name in _Pair._fields]
+    files: list[int] = []
     try:
-        for fd, text in zip(files, pair, strict=True):
+        for name, text in zip(_Pair._fields, pair, strict=True):
+            fd = os.memfd_create(name)
+            files.append(fd)
             with open(os.dup(fd), "wb") as file:
                 file.write(text)
         certificate, key = (f"/proc/self/fd/{fd}" for fd in files)
@@ -77,6 +79,8 @@ def _load(context: ssl.SSLContext, pair: _Pair) -> None:
             raise CertificateError("certificate and key do not belong together") from None
         why = (error.reason or str(error)).lower().replace("_", " ")
         raise CertificateError(f"certificate or key cannot be used: {why}") from None
+    except OSError as error:  # no descriptors left, say: the next look may find some
+        raise CertificateError(f"cannot be loaded: {(error.strerror or str(error)).lower()}") from None
     finally:
         for fd in files:
             os.close(fd)
