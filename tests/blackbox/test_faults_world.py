@@ -268,7 +268,13 @@ def test_no_decision_is_made_by_the_wall_clock() -> None:
     a file is, which only makes it be read again."""
     import ast
 
-    allowed = {"egress/log.py", "egress/webhook.py", "egress/exporter.py", "egress/control/rulefiles.py"}
+    allowed = {
+        "egress/log.py",
+        "egress/webhook.py",
+        "egress/exporter.py",
+        "egress/control/rulefiles.py",
+        "egress/docker/watch.py",  # how long ago the daemon says that a container began
+    }
     words = {("time", "time"), ("time", "time_ns"), ("datetime", "now")}
     found = set()
     for path in sorted(Path(PROJECT, "egress").rglob("*.py")):
