@@ -29,6 +29,8 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         help="a Secret in the pod's namespace with the token for changing the policy (key: token)")  # fmt: skip
     add("--requests", metavar="R=Q,...", default="cpu=10m,memory=64Mi", help="default cpu=10m,memory=64Mi")
     add("--limits", metavar="R=Q,...", default="memory=128Mi", help="default memory=128Mi; nothing: no limits")
+    add("--env", metavar="NAME=VALUE", action="append", default=[],
+        help="another of the sidecar's variables, as in docs/egress.md; may be given again")  # fmt: skip
 
 
 def settings_of(options: argparse.Namespace) -> Settings:
@@ -47,7 +49,33 @@ def settings_of(options: argparse.Namespace) -> Settings:
         token=_token(options.token_from),
         requests=_resources("--requests", options.requests),
         limits=_resources("--limits", options.limits),
+        variables=_variables(options.env),
     )
+
+
+_OURS = ("RULES", "POLICY_FILE", "TOKEN", "MODE", "REQUIRE", "HTTP_ADDR", "SOCKET", "SANDBOX_ID", "DNS_UPSTREAM")
+
+
+def _variables(texts: list[str]) -> tuple[tuple[str, str], ...]:
+    """As the sidecar will read them: what it would refuse, or not know, is refused here."""
+    from egress.config import PREFIX, ConfigError, from_env
+
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.startswith((PREFIX, "OTEL_")):
+            raise CommandError(f"--env: {text!r}: write it like {PREFIX}LOG_LEVEL=warn")
+        if name.removeprefix(PREFIX) in _OURS:
+            raise CommandError(f"--env: {name} is set by the injection itself; see the other flags")
+        found[name] = value
+    try:
+        warnings = from_env(found, "nameserver 192.0.2.53").warnings
+    except ConfigError as error:
+        raise CommandError(f"--env: {error}") from None
+    unknown = [warning for warning in warnings if warning.startswith("unknown variables")]
+    if unknown:
+        raise CommandError(f"--env: {unknown[0]}")
+    return tuple(found.items())
 
 
 def _upstreams(text: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from egress.kubernetes.faults import Place, Refused
 from egress.kubernetes.places import pods
-from egress.kubernetes.policy import wanted
+from egress.kubernetes.policy import expanded_never, wanted
 from egress.kubernetes.refusals import DROPPED, capability, others, refusals
 from egress.kubernetes.settings import CONTAINER, INJECTED, VOLUME, Settings
 
@@ -164,4 +164,5 @@ def _environment(metadata: Place, found: Wanted, settings: Settings) -> list[dic
         entries.append({"name": _PREFIX + "DNS_UPSTREAM", "value": settings.upstreams})
     if found.token:
         entries.append({"name": _PREFIX + "TOKEN", "valueFrom": found.token.source()})
+    entries += [{"name": name, "value": expanded_never(value)} for name, value in settings.variables]
     return entries

@@ -44,7 +44,12 @@ class Wanted(NamedTuple):
         """The policy as an entry of the sidecar's `env`."""
         if isinstance(self.policy, Reference):
             return {"name": VARIABLE, "valueFrom": self.policy.source()}
-        return {"name": VARIABLE, "value": compact(self.policy).replace("$", "$$")}  # Kubernetes expands $(NAME)
+        return {"name": VARIABLE, "value": expanded_never(compact(self.policy))}
+
+
+def expanded_never(text: str) -> str:
+    """A variable's value of which Kubernetes leaves every character as it is: it expands `$(NAME)`, and `$$` to `$`."""
+    return text.replace("$", "$$")
 
 
 def compact(policy: NetworkPolicy) -> str:

@@ -47,6 +47,7 @@ class Settings(NamedTuple):
     policy: NetworkPolicy = NetworkPolicy()
     requests: tuple[tuple[str, str], ...] = (("cpu", "10m"), ("memory", "64Mi"))
     limits: tuple[tuple[str, str], ...] = (("memory", "128Mi"),)
+    variables: tuple[tuple[str, str], ...] = ()  # others of the sidecar's, checked
 
 
 def parse_reference(text: str, kinds: tuple[str, ...], key: str) -> Reference | None:

@@ -92,13 +92,16 @@ def parse_and_compact(text: str) -> str:
 def test_the_operators_flags(tmp_path: Path) -> None:
     done = quick("inject", "--json", "--image", "registry.example.com/e:1", "--pull-policy", "Always",
                  "--port", "19000", "--dns-upstream", "10.0.0.10,[2001:db8::1]:53", "--token-from", "secret/keys",
-                 "--requests", "cpu=20m,memory=32Mi", "--limits", "", "-f", written(tmp_path, pod()))  # fmt: skip
+                 "--requests", "cpu=20m,memory=32Mi", "--limits", "", "--env",
+                 "OPENSANDBOX_EGRESS_ALWAYS_ALLOW=collector.example.com:4318",
+                 "-f", written(tmp_path, pod()))  # fmt: skip
     made = sidecar(json.loads(done.stdout))
     assert (made["image"], made["imagePullPolicy"]) == ("registry.example.com/e:1", "Always")
     assert made["resources"] == {"requests": {"cpu": "20m", "memory": "32Mi"}}
     found = variables(made)
     assert found["OPENSANDBOX_EGRESS_DNS_UPSTREAM"] == "10.0.0.10,[2001:db8::1]:53"
     assert found["OPENSANDBOX_EGRESS_HTTP_ADDR"] == ":19000"
+    assert found["OPENSANDBOX_EGRESS_ALWAYS_ALLOW"] == "collector.example.com:4318"
     assert made["startupProbe"]["httpGet"]["port"] == made["ports"][0]["containerPort"] == 19000
 
 
@@ -117,6 +120,10 @@ def test_the_operators_flags(tmp_path: Path) -> None:
         (("--requests", "cpu=lots"), "--requests: 'cpu=lots': write it like"),
         (("--policy", "web-onyl"), "web-onyl: neither a file nor a preset"),
         (("--polic", "web-only"), "unrecognized"),
+        (("--env", "LOG_LEVEL=warn"), "--env: 'LOG_LEVEL=warn': write it like OPENSANDBOX_EGRESS_LOG_LEVEL=warn"),
+        (("--env", "OPENSANDBOX_EGRESS_LOG_LEVEL=loud"), "--env: OPENSANDBOX_EGRESS_LOG_LEVEL: unknown level 'loud'"),
+        (("--env", "OPENSANDBOX_EGRESS_LOG_LEVL=warn"), "unknown variables, ignored: OPENSANDBOX_EGRESS_LOG_LEVL"),
+        (("--env", "OPENSANDBOX_EGRESS_MODE=dns"), "--env: OPENSANDBOX_EGRESS_MODE is set by the injection itself"),
     ],
 )
 def test_a_call_that_is_wrong_is_told_in_one_line(arguments: tuple[str, ...], words: str, tmp_path: Path) -> None:
