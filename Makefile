@@ -18,7 +18,7 @@ SEED ?= 0
 # How often `make kills` kills.
 N ?= 500
 
-.PHONY: help setup demo test lint pure real blackbox image test-browser test-agent-sdk test-e2e test-kubernetes fuzz soak bench-dns bench-load bench-http bench-e2e kills threats format lock clean
+.PHONY: help setup demo test lint pure real blackbox image test-browser test-agent-sdk test-e2e test-kubernetes test-runtimes fuzz soak bench-dns bench-load bench-http bench-e2e kills threats format lock clean
 
 help:
 	@echo "Sallyport: the guarded door of a sandbox."
@@ -35,6 +35,7 @@ help:
 	@echo "  make test-agent-sdk  the gateway with the SDK of Kubernetes agent-sandbox, which it installs (half a minute)"
 	@echo "  make test-e2e    OpenSandbox's own server and SDK with our images, on a Docker daemon of the test's own; root, minutes"
 	@echo "  make test-kubernetes  providers, webhook and manifests against real Kubernetes API servers, built by Go once"
+	@echo "  make test-runtimes  the sandbox under runc, crun and gVisor beside the sidecar; Go builds gVisor once; root"
 	@echo "  make test-browser  the gateway in Chromium, with Vite, JupyterLab and noVNC, which it installs (a minute)"
 	@echo "  make fuzz        the parsers under coverage-guided fuzzing, RUNS=$(RUNS) executions (TARGETS=\"dns_query\" for some),"
 	@echo "                   and the property tests, FUZZ=$(FUZZ) times as many examples"
@@ -90,6 +91,9 @@ test-e2e: setup
 
 test-kubernetes: setup
 	@tools/test-kubernetes
+
+test-runtimes: setup
+	@tools/test-runtimes
 
 fuzz: setup
 	@$(PYTHON_VENV) -m fuzz --runs $(RUNS) $(TARGETS)
