@@ -37,7 +37,7 @@ TOLD = 200  # refusals told in a second; more are counted
 BACKLOG = 512
 _BURST = 32  # connections taken in a turn
 _TICK = 0.1  # seconds between looks at the clock
-_SWEEP = 5.0  # seconds between looks at connections that are closed in one direction
+_SWEEP = 2.0  # seconds between looks at connections that are closed in one direction
 _ORIGINAL_DST = 80  # SO_ORIGINAL_DST, IP6T_SO_ORIGINAL_DST: linux/netfilter_ipv4.h, linux/netfilter_ipv6/ip6_tables.h
 _KEEPALIVE = 300  # seconds of silence after which a server is asked whether it is still there
 

@@ -193,7 +193,7 @@ def test_e15_whatever_hides_its_name_is_refused_and_told(guarded: Place, unguard
     with unguarded.lab.capture() as wire:
         sock = unguarded.lab.open(address, port)
         sock.sendall(said)
-        assert not said or wire.packets(3, payload=said[:40]), "the control: it leaves"
+        assert not said or wire.arrived(payload=said[:40]), "the control: it leaves"
         sock.close()
     with guarded.lab.capture() as wire:
         (heard,) = speak(guarded.lab, [("say", address, port, said.hex())], NOBODY)
@@ -233,7 +233,7 @@ def test_e15_another_name_in_a_second_hello(tls: TlsSites, guarded: Place, ungua
     tries = [("tls", address, name), ("again", address, name, denied)]
     with unguarded.lab.capture() as wire:
         assert words(unguarded.lab, tries)[0] == name
-        assert wire.packets(3, payload=denied.encode()), "the control: it leaves"
+        assert wire.arrived(payload=denied.encode()), "the control: it leaves"
     with guarded.lab.capture() as wire:
         assert words(guarded.lab, tries) == [name, "reset"]
         assert not wire.packets(0.1, payload=denied.encode())
