@@ -365,7 +365,9 @@ class Guard:
             return decision.action is Action.ALLOW
         if self._leases.opens(flow.remote, flow.protocol, flow.remote_port):
             return bool(flow.mark & RELAYED) or not self._guards(flow.protocol, flow.remote_port)
-        return decision.action is Action.ALLOW and flow.remote not in self._leases
+        # Where everything is open, what names teach is open on their ports only; but not before the kernel knows of it:
+        # this is asked on the helper thread, in the middle of an answer too.
+        return decision.action is Action.ALLOW and not self._leases.holds(flow.remote)
 
     def _guards(self, protocol: str, port: int) -> bool:
         """Whether learned addresses are reached on that port through the name guard alone."""

@@ -25,6 +25,8 @@ class Flow:
         self.probe = probe
         self._count = 0
         self._born = time.monotonic()
+        self.ended = ""
+        """What was heard last, where it did not go on."""
         family = socket.AF_INET6 if ":" in probe.address else socket.AF_INET
         kind = socket.SOCK_STREAM if probe.protocol == "tcp" else socket.SOCK_DGRAM
         self._sock = lab.sandbox.socket(family, kind)
@@ -61,7 +63,8 @@ class Flow:
                 return self._heard(b"\n", patience)
             self._sock.send(word)
             return self._heard(word, patience)
-        except OSError:
+        except OSError as error:
+            self.ended = str(error)
             return False
 
     def is_dead(self) -> bool:
@@ -112,12 +115,14 @@ class Flow:
             try:
                 data = self._sock.recv(65536)
             except TimeoutError:
-                return False
+                break
             if not data and self.probe.protocol == "tcp":
+                self.ended = "its end"
                 return False
             heard = heard[-64:] + data
             if word in heard:
                 return True
+        self.ended = "silence"
         return False
 
 

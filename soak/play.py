@@ -99,7 +99,7 @@ class Play:
         self.wake()
         for flow in self.flows:
             if not flow.goes_on():
-                self.differ("an open flow has ended, and nothing has forbidden it", flow.probe)
+                self.differ(f"an open flow has ended ({flow.ended}), and nothing has forbidden it", flow.probe)
         if not self.visitor.is_served():
             self.differ("the connection from outside has ended")
 
@@ -140,7 +140,7 @@ class Play:
             expected = self.model.passes(flow.probe, time.monotonic())
             if expected:
                 if not flow.goes_on():
-                    self.differ(f"the open flow {flow.probe} is allowed, and was cut", flow.probe)
+                    self.differ(f"the open flow {flow.probe} is allowed, and was cut ({flow.ended})", flow.probe)
                 continue
             if expected is False and changed:
                 if not flow.is_dead():
@@ -156,11 +156,20 @@ class Play:
         if probe is not None:
             lines.append(f"reading: {self.model.because(probe, time.monotonic())}")
             about = [probe.address, *self.model.taught.get(probe.address, ())]
+            lines += self.kernel(probe.address)
         last = self.story[-_TELLS:]
         earlier = [one for one in self.story[:-_TELLS] if any(word in one[1] for word in about)][-_TELLS:]
         lines += [f"  {number}: {words}" for number, words in (*earlier, *last)]
         log = "\n".join(self.sidecar.log.splitlines()[-15:])
         raise Difference("\n".join(lines) + f"\nthe sidecar's last words:\n{log}")
+
+    def kernel(self, address: str) -> list[str]:
+        """What conntrack and the sets of cut flows have about it."""
+        tool = ["conntrack", "-L", "-f", "ipv6" if ":" in address else "ipv4", "-d", address]
+        tracked = self.lab.sandbox.run(tool).stdout.splitlines()
+        cut = self.lab.sandbox.run(["nft", "list", "table", "inet", "sallyport_cut"]).stdout
+        held = [line.strip() for line in cut.splitlines() if address in line]
+        return [f"conntrack: {line}" for line in tracked] + [f"cut: {line}" for line in held]
 
     # -- looking up ------------------------------------------------------------------------------------------------
     def look_up(self) -> None:

@@ -309,6 +309,11 @@ class Leases:
         # A copy: the helper thread asks, too, while the loop goes on learning.
         return any(ports.contains(protocol, port) for ports in tuple(address.opened))
 
+    def holds(self, packed: bytes) -> bool:
+        """Whether the kernel was told of the address, on whatever ports."""
+        address = self._addresses.get(packed)
+        return address is not None and bool(address.opened)
+
     def teaching(self, packed: bytes, name: str) -> Teaching | None:
         address = self._addresses.get(packed)
         return address.names.get(name) if address is not None else None

@@ -52,6 +52,20 @@ def test_two_names_with_other_ports_open_both() -> None:
     assert leases.opens(A, "tcp", 80)
 
 
+def test_soak_an_address_of_which_the_kernel_was_not_told_yet_is_not_held() -> None:
+    """Under default allow flows to addresses that are held are judged by what their names open; a flow that was judged
+    while an answer was on its way to the kernel was cut, though everything was open."""
+    leases = Leases()
+    grant = leases.learn("a.example.com", (), EVERYTHING, A, 60, 1000.0)
+    assert grant is not None
+    assert A in leases
+    assert not leases.holds(A)
+    leases.granted([grant], 1000.0)
+    assert leases.holds(A)
+    leases.expire(1000.0 + 60 + GRACE + SLACK + 1)
+    assert not leases.holds(A)
+
+
 def test_nothing_counts_before_the_kernel_acknowledged_it() -> None:
     leases = Leases()
     grant = leases.learn("a.example.com", (), EVERYTHING, A, 60, 1000.0)
