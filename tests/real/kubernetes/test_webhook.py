@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import http.client
 import json
@@ -41,9 +42,7 @@ class Pair(NamedTuple):
 
 
 def make(folder: Path) -> Pair:
-    import base64
-
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     shutil.copy(MAKE, folder)
     subprocess.run([folder / "make-certificate"], check=True, capture_output=True)
     patch = json.loads((folder / "ca-bundle.json").read_text())
@@ -269,6 +268,25 @@ def test_a_new_certificate_is_served_and_a_broken_one_is_not(mounted: Path, pair
     asyncio.run(scenario())
 
 
+def test_after_a_renewal_the_certificate_before_is_still_believed(mounted: Path, tmp_path: Path) -> None:
+    """Until every replica has the new one, the API server meets both."""
+    first = make(tmp_path / "renewed")
+    swap(mounted, first)
+    again = make(tmp_path / "renewed")
+    assert again.authority.count("BEGIN CERTIFICATE") == 2
+
+    async def scenario() -> None:
+        async with running(mounted, again) as made:  # serves the first, and is believed by who has the second's word
+            assert (await made.ask(get("/healthz"))).startswith(b"HTTP/1.1 200 ")
+            swap(mounted, again)
+            await until(lambda: "certificate loaded" in (mounted.parent / "log").read_text())
+            assert (await made.ask(get("/healthz"))).startswith(b"HTTP/1.1 200 ")
+            with pytest.raises(ssl.SSLCertVerificationError):
+                await made._replace(pair=first).ask(get("/healthz"))
+
+    asyncio.run(scenario())
+
+
 def test_a_pair_that_cannot_serve_is_told(pairs: tuple[Pair, Pair], tmp_path: Path) -> None:
     one, two = pairs
     with pytest.raises(CertificateError, match="do not belong together"):
@@ -325,8 +343,6 @@ def program(mounted: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
 def test_the_program_serves_until_it_is_told_to_stop(
     program: tuple[subprocess.Popen[str], int], pairs: tuple[Pair, Pair]
 ) -> None:
-    import base64
-
     process, port = program
     # By its address: the certificate's name is checked by `test_many_reviews_on_one_connection`.
     context = believing(pairs[0])
