@@ -7,8 +7,10 @@ Three classes beside the ordinary one:
 - NEVER: loopback, unspecified, multicast, reserved. A name doesn't teach them under any default.
 - INTERNAL: private, shared, site-local and the like. A name doesn't teach them under default deny.
 
-NAT64 (RFC 6052, well-known prefix) and 6to4 (RFC 3056) addresses have the class of the IPv4 address inside.
-The registries are RFC 6890's; the list is a decision of this project and complete.
+NAT64 (RFC 6052, well-known prefix) and 6to4 (RFC 3056) addresses have the class of the IPv4 address inside. So have
+other forms that hold one, local NAT64, IPv4-translated, IPv4-compatible, Teredo and ISATAP, where it is the stricter.
+The table is the IANA special-purpose registries' (RFC 6890), multicast, and what clouds use: all that is not globally
+reachable, but for documentation (RFC 5737, RFC 3849, RFC 9637), where nobody is.
 """
 
 from __future__ import annotations
@@ -43,7 +45,12 @@ _TABLE = (
     (
         AddressClass.SPECIAL,
         "a metadata address",
-        "fd00:ec2::/32 fd20:ce::254 fd00:42::42 100.100.100.200 168.63.129.16 192.0.0.192",
+        "100.100.100.200 168.63.129.16 192.0.0.192",
+    ),
+    (
+        AddressClass.SPECIAL,
+        "a metadata address",
+        "fd00:ec2::/32 fd20:ce::254 fd00:42::42 fd00:c1::a9fe:a9fe fd00:a9fe:a9fe::1 fd00:100::100:200",
     ),
     (AddressClass.NEVER, "loopback", "127.0.0.0/8 ::1"),
     (AddressClass.NEVER, "unspecified", "0.0.0.0/8 ::"),
@@ -54,10 +61,20 @@ _TABLE = (
     (AddressClass.INTERNAL, "a unique local address", "fc00::/7"),
     (AddressClass.INTERNAL, "site-local", "fec0::/10"),
     (AddressClass.INTERNAL, "for benchmarking", "198.18.0.0/15 2001:2::/48"),
-    (AddressClass.INTERNAL, "for protocol assignments", "192.0.0.0/24"),
+    (AddressClass.INTERNAL, "for protocol assignments", "192.0.0.0/24 2001::/23"),
+    # Of these the registry says that they are globally reachable: anycast services, AMT, AS112, ORCHIDv2, DRIP.
+    (
+        AddressClass.ORDINARY,
+        "an ordinary address",
+        "2001:1::1 2001:1::2 2001:1::3 2001:3::/32 2001:4:112::/48 2001:20::/28 2001:30::/28",
+    ),
+    (AddressClass.INTERNAL, "a 6to4 relay's", "192.88.99.0/24"),
     (AddressClass.INTERNAL, "discard-only", "100::/64"),
+    (AddressClass.INTERNAL, "a dummy prefix's", "100:0:0:1::/64"),
+    (AddressClass.INTERNAL, "a segment routing", "5f00::/16"),
     (AddressClass.INTERNAL, "a local NAT64 address", "64:ff9b:1::/48"),
     (AddressClass.INTERNAL, "Teredo", "2001::/32"),
+    (AddressClass.INTERNAL, "IPv4-translated", "::ffff:0:0:0/96"),
     (AddressClass.INTERNAL, "IPv4-compatible", "::/96"),
 )
 
@@ -90,13 +107,39 @@ def inside(packed: bytes) -> bytes | None:
     return None
 
 
+def _hidden(packed: bytes) -> tuple[bytes, ...]:
+    """IPv4 addresses that another IPv6 form may lead to, wherever such a form would hold one: unicast ones, since
+    zeros and ones are what stands where there is none."""
+    if packed.startswith(_LOCAL_NAT64.packed[:6]):  # RFC 8215; RFC 6052 §2.2 for prefixes of 48, 56, 64 and 96 bits
+        forms: tuple[bytes, ...]
+        forms = (packed[6:8] + packed[9:11], packed[7:8] + packed[9:12], packed[9:13], packed[12:])
+    elif packed.startswith(b"\x20\x01\0\0"):  # Teredo, RFC 4380 §4: server, and client with every bit turned
+        forms = (packed[4:8], bytes(octet ^ 0xFF for octet in packed[12:]))
+    elif packed[:12] in _BEFORE or packed[8:12] in _ISATAP:
+        forms = (packed[12:],)
+    else:
+        return ()
+    return tuple(form for form in forms if 0 < form[0] < 224)
+
+
+_LOCAL_NAT64 = parse_network("64:ff9b:1::/48")
+_BEFORE = tuple(parse_network(text).packed[:12] for text in ("::ffff:0:0:0/96", "::/96"))  # translated, compatible
+_ISATAP = (b"\0\0\x5e\xfe", b"\2\0\x5e\xfe")  # RFC 5214 §6.1
+
+
+def _forms(network: Network) -> tuple[Network, ...]:
+    """The prefixes that lead to an IPv4 prefix, as far as prefixes can say it."""
+    before = (_LOCAL_NAT64.packed[:12], *_BEFORE)
+    return (*embedded(network), *(Network(prefix + network.packed, 96 + network.length) for prefix in before))
+
+
 SPECIAL_BLOCKS: tuple[tuple[Network, Kind], ...] = tuple(
     (block, kind)
     for network, kind in _CLASSES
     if kind.address_class is AddressClass.SPECIAL
-    for block in ((network, *embedded(network)) if len(network.packed) == 4 else (network,))
+    for block in ((network, *_forms(network)) if len(network.packed) == 4 else (network,))
 )
-"""Every special block, IPv4 ones in their NAT64 and 6to4 forms too."""
+"""Every special block, IPv4 ones in their IPv6 forms too."""
 
 
 def _flatten(bits: int) -> tuple[list[int], list[Kind]]:
@@ -114,6 +157,14 @@ _STARTS4, _KINDS4 = _flatten(32)
 _STARTS6, _KINDS6 = _flatten(128)
 
 
+_STRICTNESS = {
+    AddressClass.ORDINARY: 0,
+    AddressClass.INTERNAL: 1,
+    AddressClass.NEVER: 2,
+    AddressClass.SPECIAL: 3,
+}
+
+
 def classify(packed: bytes) -> Kind:
     """The class of an address; mapped, NAT64 and 6to4 ones have that of the IPv4 address inside."""
     packed = unmap(packed)
@@ -122,4 +173,9 @@ def classify(packed: bytes) -> Kind:
         packed = inner
     if len(packed) == 4:
         return _KINDS4[bisect_right(_STARTS4, int.from_bytes(packed, "big")) - 1]
-    return _KINDS6[bisect_right(_STARTS6, int.from_bytes(packed, "big")) - 1]
+    kind = _KINDS6[bisect_right(_STARTS6, int.from_bytes(packed, "big")) - 1]
+    for hidden in _hidden(packed):
+        found = _KINDS4[bisect_right(_STARTS4, int.from_bytes(hidden, "big")) - 1]
+        if _STRICTNESS[found.address_class] > _STRICTNESS[kind.address_class]:
+            kind = found
+    return kind

@@ -12,27 +12,27 @@ from typing import Any
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
+SPECIAL4 = ["169.254.0.0/16", "100.100.100.200", "168.63.129.16", "192.0.0.192"]
 SPECIAL = [
     ipaddress.ip_network(text)
     for text in [
-        "169.254.0.0/16",
-        "64:ff9b::a9fe:0/112",
-        "2002:a9fe::/32",
+        *SPECIAL4,
         "fe80::/10",
-        "100.100.100.200",
-        "64:ff9b::6464:64c8",
-        "2002:6464:64c8::/48",
-        "168.63.129.16",
-        "64:ff9b::a83f:8110",
-        "2002:a83f:8110::/48",
-        "192.0.0.192",
-        "64:ff9b::c000:c0",
-        "2002:c000:c0::/48",
         "fd00:ec2::/32",
         "fd20:ce::254",
         "fd00:42::42",
+        "fd00:c1::a9fe:a9fe",
+        "fd00:a9fe:a9fe::1",
+        "fd00:100::100:200",
     ]
 ]
+for _block in map(ipaddress.IPv4Network, SPECIAL4):
+    _number, _length = int(_block.network_address), _block.prefixlen
+    SPECIAL.append(ipaddress.IPv6Network((0x2002 << 112 | _number << 80, 16 + _length)))
+    SPECIAL += [
+        ipaddress.IPv6Network((int(ipaddress.IPv6Address(prefix)) | _number, 96 + _length))
+        for prefix in ("64:ff9b::", "64:ff9b:1::", "::ffff:0:0:0", "::")
+    ]
 NEVER = [
     ipaddress.ip_network(text)
     for text in ["127.0.0.0/8", "::1", "0.0.0.0/8", "::", "224.0.0.0/4", "ff00::/8", "240.0.0.0/4", "255.255.255.255"]
@@ -49,10 +49,26 @@ UNDER_DENY = [
         "198.18.0.0/15",
         "2001:2::/48",
         "192.0.0.0/24",
+        "192.88.99.0/24",
         "100::/64",
+        "100:0:0:1::/64",
+        "5f00::/16",
         "64:ff9b:1::/48",
-        "2001::/32",
+        "2001::/23",
+        "::ffff:0:0:0/96",
         "::/96",
+    ]
+]
+REACHABLE = [
+    ipaddress.ip_network(text)
+    for text in [
+        "2001:1::1",
+        "2001:1::2",
+        "2001:1::3",
+        "2001:3::/32",
+        "2001:4:112::/48",
+        "2001:20::/28",
+        "2001:30::/28",
     ]
 ]
 
@@ -119,6 +135,28 @@ def inner(address: Address) -> ipaddress.IPv4Address | None:
     return None
 
 
+def hidden(address: Address) -> list[ipaddress.IPv4Address]:
+    """IPv4 addresses inside of the other forms that hold one."""
+    number = int(address)
+
+    def octets(*places: int) -> ipaddress.IPv4Address:
+        return ipaddress.IPv4Address(bytes(address.packed[place] for place in places))
+
+    if address.version == 4:
+        return []
+    forms = []
+    if address in ipaddress.ip_network("64:ff9b:1::/48"):
+        forms = [octets(6, 7, 9, 10), octets(7, 9, 10, 11), octets(9, 10, 11, 12), octets(12, 13, 14, 15)]
+    elif address in ipaddress.ip_network("2001::/32"):
+        forms = [octets(4, 5, 6, 7), ipaddress.IPv4Address(number & 0xFFFFFFFF ^ 0xFFFFFFFF)]
+    elif (
+        any(address in ipaddress.ip_network(prefix) for prefix in ("::/96", "::ffff:0:0:0/96"))
+        or number >> 32 & 0xFDFFFFFF == 0x5EFE
+    ):
+        forms = [octets(12, 13, 14, 15)]
+    return [form for form in forms if 0 < form.packed[0] < 224]
+
+
 def _in(address: Address, networks: list[Network]) -> bool:
     return any(address.version == network.version and address in network for network in networks)
 
@@ -163,8 +201,10 @@ def interesting_ports(document: dict[str, Any]) -> list[int]:
 def teach(document: dict[str, Any], address: Address) -> str:
     """`"learn"`, `"keep"` or `"strip"`."""
     judged: Address = inner(address) or address
-    never = _in(judged, NEVER)
-    under_deny = document["defaultAction"] == "deny" and _in(judged, UNDER_DENY)
+    all_of_it = [judged, *hidden(judged)]
+    never = any(_in(one, NEVER) for one in all_of_it)
+    internal = any(_in(one, UNDER_DENY) and not _in(one, REACHABLE) for one in all_of_it)
+    under_deny = document["defaultAction"] == "deny" and internal
     if not never and not under_deny:
         return "learn"
     opened = any(
