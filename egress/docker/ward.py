@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from egress.dns.budget import Budget
 from egress.dns.interceptor import printable
 from egress.events import Events
-from egress.firewall import FirewallError
+from egress.firewall import FirewallError, xdp
 from egress.firewall.guardhouse import Firewall
 from egress.guard import digest
 from egress.log import Log
@@ -46,6 +46,7 @@ class Ward:
         self._fd = fd
         self._closed = False
         self._outside: Outside | None = None
+        self._places = xdp.Places()
         self._firewall = Firewall(Namespace(fd))
         fields = {"sandbox_id": container.name, "container": container.id[:12]}
         self.log = Log(1, config.log_level, fields)
@@ -105,6 +106,10 @@ class Ward:
     def _shortcoming(self) -> str:
         if self.container.raw and self._firewall.capabilities().raw == "none":
             return "this kernel cannot hold packet sockets (Linux 5.16 can): run it with --cap-drop NET_RAW"
+        if self.container.raw and not self._places.sockets:
+            self._places = xdp.take(self._firewall.namespace)
+            if self._places.problem:
+                return f"of XDP sockets {self._places.problem}; run it with --cap-drop NET_RAW"
         return ""
 
     def _rest(self) -> None:
@@ -144,6 +149,9 @@ class Ward:
     def close(self) -> None:
         """Guard it no more; its rules stand for as long as its network does."""
         self._closed = True
+        places, self._places = self._places, xdp.Places()
+        for place in places.sockets:
+            os.close(place)
         if self._outside is None:
             self._loop.run_in_thread(self._firewall.close, lambda *_: None)
         else:

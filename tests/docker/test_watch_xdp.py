@@ -1,0 +1,51 @@
+"""E6 from outside: a watched container gets no XDP socket, and one that has one already is never let through."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.blackbox.test_threats_xdp import PAYLOAD, SEND, frame
+from tests.docker.daemon import until
+
+if TYPE_CHECKING:
+    from tests.docker.watching import Watching
+
+
+def send(watching: Watching, name: str) -> str:
+    """Try it from inside the container; what hindered, or ""."""
+    done = subprocess.run(
+        ["docker", "exec", name, "/usr/bin/python3", "-I", "-S", "-c", SEND, "eth0", frame().hex()],
+        capture_output=True, text=True, env=watching.host.environment(), timeout=60,
+    )  # fmt: skip
+    if "Address family not supported" in done.stderr:
+        pytest.skip("this kernel, or Docker's filter of system calls, has no XDP sockets")
+    return done.stderr.strip()
+
+
+def test_e6_a_watched_container_gets_no_xdp_socket(watching: Watching) -> None:
+    watching.run("raw")
+    watching.guarded("raw")
+    with watching.host.lab.capture() as wire:
+        assert "Device or resource busy" in send(watching, "raw")
+        assert not wire.packets(0.3, payload=PAYLOAD)
+
+
+def test_e6_one_that_holds_an_xdp_socket_already_is_not_let_through(watching: Watching, tmp_path: Path) -> None:
+    script = tmp_path / "hold.py"
+    script.write_text(f"{SEND}\nimport time\ntime.sleep(600)\n")
+    volume = f"--volume={script}:/hold.py:ro"
+    with watching.held():
+        watching.run("early", "/usr/bin/python3", "-I", "-S", "/hold.py", "eth0", frame().hex(), options=(volume,))
+        until(lambda: "hold.py" in watching.host.docker("top", "early"))
+        pids = watching.host.docker("inspect", "--format={{.State.Pid}}", "early").strip()
+        until(lambda: any("anon_inode" in link or "socket" in link for link in links(pids)))
+    watching.said("somebody has one on eth0 already")
+    assert not watching.reaches("early", "http://198.51.100.10/")
+
+
+def links(pid: str) -> list[str]:
+    return [str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()]
