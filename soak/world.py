@@ -101,7 +101,8 @@ class World:
         for entry in self.names.values():
             if entry.chain:
                 dns.cname(entry.name, entry.chain[0], ttl=entry.ttl)
-            elif entry.addresses:
+            else:
+                dns.txt(entry.name, "here")  # it exists, whatever addresses it has
                 dns.a(entry.name, *entry.addresses, ttl=entry.ttl)
 
     # -- policies --------------------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ class Firewall:
         old rules needed is still there, and nothing uses it."""
         self._site = self._survey(self._site)
         if self.standing() is None:
-            self._apply(lambda site: lockdown(site, spec.stamp))
+            self._apply(lambda site: lockdown(site, spec.stamp, passing=True))
         before = None if self._stamp == spec.stamp else self._stamp
         stamp = None if spec.mode == "dns" else spec.stamp
         self._apply(lambda site: render(spec, site, before), f"{spec.flow_mark:08x}", stamp)

@@ -85,14 +85,19 @@ def learned_set(family_bytes: int, index: int) -> str:
     return f"learned{4 if family_bytes == 4 else 6}_{index}"
 
 
-def lockdown(site: Site, stamp: Exemption) -> str:
-    """Deny-all, port 53 included; loopback and answers to who can reach the sandbox go on."""
+def lockdown(site: Site, stamp: Exemption, *, passing: bool = False) -> str:
+    """Deny-all, port 53 included; loopback and answers to who can reach the sandbox go on.
+
+    `passing`: a policy's ruleset comes next, and decides about open flows. Until then their packets are lost, and sent
+    again; one that was refused would be the end of its flow.
+    """
     lines = [WHOLE + f"table inet {TABLE} {{"]
     lines += chain(f"policy_{LOCKED}", [])
     lines += chain("neighbours", neighbours(site))
     lines += chain("refuse", ["counter", *REFUSE])
     lines += _source_checks(site, [], [], [stamp])
-    lines += chain("output", [*_output_head([], []), "goto refuse"], base_chain("output", 0, "drop"))
+    rest = ["ct state established drop", "goto refuse"] if passing else ["goto refuse"]
+    lines += chain("output", [*_output_head([], []), *rest], base_chain("output", 0, "drop"))
     lines += _input(site, None)
     lines += _forward()
     lines += _stamp(site, [], stamp)
