@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from egress.config import Config
     from egress.control.files import Stamp
     from egress.docker.api import Docker
-    from egress.docker.containers import Said
+    from egress.docker.containers import Container, Said
     from egress.docker.register import Refused, Seen
 
 LOOK = 0.5
@@ -132,10 +132,10 @@ class Watch:
         life = f"{container.pid} {container.started}"
         if ward is not None and ward.life == (container.pid, container.started):
             os.close(seen.fd)
-            fresh = seen.ports - ward.ports
             ward.ports = seen.ports
-            if ward.guarded and fresh:
-                self._with_gate(lambda: self._gate.open(fresh), ward, "open")
+            missing = seen.ports - self._gate.ports
+            if ward.guarded and missing:
+                self.loop.run_in_thread(lambda: self._gate.open(missing), self._told("open", ward.log))
             return
         if ward is not None:
             self._end(ward)
@@ -146,20 +146,27 @@ class Watch:
             said = self._policy(container.label or "")
         except LabelError as error:
             os.close(seen.fd)
-            self._stays_closed(container.id, container.name, life, str(error), seen.ports)
+            self._closed[container.id] = life
+            self._stays_closed(container, str(error), seen.ports)
             return
-        ward = self._wards[container.id] = Ward(self.loop, self._config, container, said, seen.fd)
+        try:
+            ward = Ward(self.loop, self._config, container, said, seen.fd)
+        except Exception as error:  # noqa: BLE001 - no descriptor left, or whatever: it is tried again at the next reading
+            os.close(seen.fd)
+            self._stays_closed(container, f"{type(error).__name__}: {error}", seen.ports)
+            return
+        self._wards[container.id] = ward
         ward.ports = seen.ports
-        ward.start(lambda reason: self._guarded(ward, seen, life, reason), lock=bool(seen.ports & self._gate.ports))
+        ward.start(lambda reason: self._guarded(ward, seen, reason), lock=bool(seen.ports & self._gate.ports))
 
-    def _guarded(self, ward: Ward, seen: Seen, life: str, reason: str) -> None:
+    def _guarded(self, ward: Ward, seen: Seen, reason: str) -> None:
         container = ward.container
         if self._wards.get(container.id) is not ward:
             return  # it has ended meanwhile
         if reason:
             del self._wards[container.id]
             ward.close()
-            self._stays_closed(container.id, container.name, life, reason, ward.ports)
+            self._stays_closed(container, reason, ward.ports)
             return
         self._closed.pop(container.id, None)
 
@@ -175,30 +182,24 @@ class Watch:
         ports = ward.ports
         self.loop.run_in_thread(lambda: self._gate.open(ports), opened)
 
-    def _stays_closed(self, identity: str, name: str, life: str, reason: str, ports: frozenset[int]) -> None:
-        self._closed[identity] = life
+    def _stays_closed(self, container: Container, reason: str, ports: frozenset[int]) -> None:
         self._shut(ports)
-        self.log.error(
-            f"{name} stays closed: {reason}", sandbox_id=name, container=identity[:12],
-            **{"opensandbox.container": "closed", "error": reason},
-        )  # fmt: skip
+        self._tell("error", container, "closed", f"{container.name} stays closed: {reason}", error=reason)
+
+    def _tell(self, level: str, container: Container, what: str, message: str, **more: object) -> None:
+        fields = {"sandbox_id": container.name, "container": container.id[:12], "opensandbox.container": what}
+        self.log.write(level, message, fields | more)
 
     def _refused(self, refused: Refused) -> None:
-        container = refused.container
+        container, reason = refused.container, refused.reason
         self._gone(container.id)
-        self.log.error(
-            f"{container.name} {refused.done}: {refused.reason}", sandbox_id=container.name,
-            container=container.id[:12], **{"opensandbox.container": "refused", "error": refused.reason},
-        )  # fmt: skip
+        self._tell("error", container, "refused", f"{container.name} {refused.done}: {reason}", error=reason)
 
     def _gone(self, identity: str) -> None:
         self._closed.pop(identity, None)
         ward = self._wards.get(identity)
         if ward is not None:
-            self.log.info(
-                f"{ward.container.name} has ended", sandbox_id=ward.container.name, container=identity[:12],
-                **{"opensandbox.container": "ended"},
-            )  # fmt: skip
+            self._tell("info", ward.container, "ended", f"{ward.container.name} has ended")
             self._end(ward)
 
     def _end(self, ward: Ward) -> None:
@@ -215,9 +216,6 @@ class Watch:
     def _shut(self, ports: frozenset[int]) -> None:
         if ports:
             self.loop.run_in_thread(lambda: self._gate.close(ports), self._told("close"))
-
-    def _with_gate(self, work: Callable[[], None], ward: Ward, what: str) -> None:
-        self.loop.run_in_thread(work, self._told(what, ward.log))
 
     def _told(self, what: str, log: Log | None = None) -> Callable[[object, BaseException | None], None]:
         def done(_: object, error: BaseException | None) -> None:

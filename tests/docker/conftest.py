@@ -39,11 +39,21 @@ def host(daemon: Daemon, internet: Internet) -> Iterator[Daemon]:
     daemon.clear()
 
 
-@pytest.fixture
-def watching(host: Daemon) -> Iterator[Watching]:
-    """`egress docker watch`, started."""
-    with Watching(host) as started:
+@pytest.fixture(scope="module")
+def watched(daemon: Daemon) -> Iterator[Watching]:
+    """`egress docker watch`, started once for a module's tests."""
+    with Watching(daemon) as started:
         yield started
+
+
+@pytest.fixture
+def watching(host: Daemon, watched: Watching) -> Iterator[Watching]:
+    """The same, following the daemon and with nothing to guard; what it said before doesn't count."""
+    watched.begin()
+    yield watched
+    host.clear()
+    if watched.running:
+        watched.eventually(lambda: not watched.ports())
 
 
 @pytest.fixture(scope="session")

@@ -33,6 +33,14 @@ class Watching:
         self.host = host
         self.path = host.folder / "watch.log"
         self._process: subprocess.Popen[bytes] | None = None
+        self._since = 0  # lines of the log that belong to earlier tests
+
+    def begin(self) -> None:
+        """Another test: it runs, and what it has said so far doesn't count."""
+        if not self.running:
+            self.start()
+            self.eventually(lambda: not self.ports())
+        self._since = len(self.path.read_text().split("\n")) - 1
 
     def __enter__(self) -> Self:
         self.path.write_bytes(b"")
@@ -46,6 +54,10 @@ class Watching:
         self.host.clear()
         self.host.docker("network", "rm", NETWORK, check=False)
         self.remove_gate()
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int:
@@ -92,9 +104,8 @@ class Watching:
 
     # -- its log -------------------------------------------------------------------------------------------------
     def entries(self) -> list[dict[str, Any]]:
-        """Every line so far that is whole."""
-        text = self.path.read_text() if self.path.exists() else ""
-        return [json.loads(line) for line in text.split("\n")[:-1] if line.startswith("{")]
+        """Every line of this test so far that is whole."""
+        return [json.loads(line) for line in self.path.read_text().split("\n")[self._since : -1]]
 
     def said(self, words: str, after: int = 0, **fields: str) -> dict[str, Any]:
         """The first line, from the `after`th on, with these words in its message and these fields; waited for."""
