@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
 import shutil
 import subprocess
 import tarfile
@@ -122,6 +123,7 @@ class Followed(NamedTuple):
 @asynccontextmanager
 async def following(**settings: Any) -> AsyncIterator[Followed]:
     routes, said = Routes(), []
+    settings["docker_host"] = os.environ.get("DOCKER_HOST", "")  # the one that `docker` speaks to
     provider = build("docker", ProviderSettings(**settings), routes, lambda _, words: said.append(words))
     task = asyncio.create_task(provider.run())
     followed = Followed(routes, provider, said)

@@ -194,8 +194,11 @@ def test_a_renewed_sandbox_lives_and_one_whose_time_is_over_goes_whole(sdk: Sdk,
 
 def test_a_deleted_sandbox_takes_everything_with_it(sdk: Sdk, daemon: Daemon) -> None:
     before = daemon.things()
-    gone = create(sdk, daemon, "gone", ALLOW_API, proxied=True)
+    env = {"OPENSANDBOX_EGRESS_LOG_LEVEL": "debug"}
+    gone = create(sdk, daemon, "gone", ALLOW_API, proxied=True, env=env)
     assert gone.reach("api.example.com") == GREETING, "through the server as the SDK's proxy"
+    assert "OPENSANDBOX_EGRESS_LOG_LEVEL=debug" in daemon.inspect(gone.sidecar)["Config"]["Env"]
+    assert any(event["level"] == "debug" for event in gone.events()), "a variable that a request may set"
     brought = {kind: names - before[kind] for kind, names in daemon.things().items()}
     assert brought["containers"] == {gone.container, gone.sidecar}
     assert len(brought["volumes"]) == 1, "the server's own; it would leave one of ours behind"
