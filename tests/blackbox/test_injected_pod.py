@@ -7,7 +7,6 @@ outside to the pod's address. Everything else (order, environment, capabilities,
 from __future__ import annotations
 
 import json
-import re
 import socket
 import time
 from typing import TYPE_CHECKING, Any
@@ -17,37 +16,12 @@ import pytest
 from egress.kubernetes.inject import inject
 from lab import Lab, Sidecar, http
 from lab.identity import CONTAINER_ROOT, Identity
-from tests.pure.kubernetes.pods import container, pod, sidecar
+from tests.blackbox.kubelet import ENFORCED, OPEN, environment, knocking, outcomes
+from tests.pure.kubernetes.pods import sidecar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-RULES = {
-    "egress": [{"action": "allow", "target": "api.example.com", "ports": [80], "comment": "costs $(SALLYPORT_MODE) $$"}]
-}
-# Prints one line a target: its name and what came of connecting to it.
-KNOCK = """
-import socket, sys
-for target in sys.argv[1:]:
-    host, _, port = target.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), 3).close()
-        print(target, "connected")
-    except OSError as error:
-        print(target, type(error).__name__)
-try:
-    socket.socket(socket.AF_PACKET, socket.SOCK_RAW).close()
-    print("raw allowed")
-except PermissionError:
-    print("raw denied")
-"""
-TARGETS = ["api.example.com:80", "other.example.com:80", "198.51.100.20:80", "api.example.com:8080"]
-ENFORCED = {
-    "api.example.com:80": "connected", "other.example.com:80": "gaierror", "198.51.100.20:80": "ConnectionRefusedError",
-    "api.example.com:8080": "ConnectionRefusedError", "raw": "denied",
-}  # fmt: skip
-OPEN = dict.fromkeys(TARGETS, "connected") | {"raw": "allowed"}
 
 
 class Kubelet:
@@ -124,30 +98,7 @@ class Kubelet:
                 *Identity("the container", capabilities=kept).prefix(), *one["command"]]  # fmt: skip
         done = self.lab.run(argv, timeout=60, check=True)
         self.ran.append(one["name"])
-        return dict(line.split(" ") for line in done.stdout.splitlines())
-
-
-def environment(one: dict[str, Any], document: dict[str, Any]) -> dict[str, str]:
-    """The variables as a kubelet makes them: fields looked up, `$$` and `$(NAME)` expanded."""
-    found: dict[str, str] = {}
-    for entry in one["env"]:
-        if "valueFrom" in entry:
-            assert entry["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.name"
-            found[entry["name"]] = document["metadata"]["name"]
-        else:
-            found[entry["name"]] = re.sub(
-                r"\$(\$|\(([A-Za-z_][A-Za-z0-9_]*)\))",
-                lambda match: "$" if match[1] == "$" else found.get(match[2], match[0]),
-                entry["value"],
-            )
-    return found
-
-
-@pytest.fixture
-def document() -> dict[str, Any]:
-    knock = ["/usr/bin/python3", "-I", "-c", KNOCK, *TARGETS]
-    return pod(json.dumps(RULES), initContainers=[container("first", command=knock)],
-               containers=[container("app", command=knock)])  # fmt: skip
+        return outcomes(done.stdout)
 
 
 @pytest.fixture
@@ -171,17 +122,15 @@ def started(kubelets: list[Kubelet], lab: Lab, document: dict[str, Any], folder:
     return made
 
 
-def test_as_it_was_given_everything_arrives(
-    world: Lab, document: dict[str, Any], kubelets: list[Kubelet], tmp_path: Path
-) -> None:
+def test_as_it_was_given_everything_arrives(world: Lab, kubelets: list[Kubelet], tmp_path: Path) -> None:
     """The control: the same pod, without the sidecar."""
-    assert started(kubelets, world, document, tmp_path).run() == {"first": OPEN, "app": OPEN}
+    assert started(kubelets, world, knocking(), tmp_path).run() == {"first": OPEN, "app": OPEN}
 
 
 def test_the_injected_pod_is_guarded_from_its_first_init_container_on(
-    world: Lab, document: dict[str, Any], kubelets: list[Kubelet], tmp_path: Path
+    world: Lab, kubelets: list[Kubelet], tmp_path: Path
 ) -> None:
-    kubelet = started(kubelets, world, inject(document).document, tmp_path)
+    kubelet = started(kubelets, world, inject(knocking()).document, tmp_path)
     assert kubelet.run() == {"first": ENFORCED, "app": ENFORCED}
     assert kubelet.ran == ["egress", "first", "app"]
     guard = kubelet.sidecar
@@ -194,9 +143,9 @@ def test_the_injected_pod_is_guarded_from_its_first_init_container_on(
 
 
 def test_a_restart_of_the_sidecar_opens_nothing_and_keeps_what_was_changed(
-    world: Lab, document: dict[str, Any], kubelets: list[Kubelet], tmp_path: Path
+    world: Lab, kubelets: list[Kubelet], tmp_path: Path
 ) -> None:
-    kubelet = started(kubelets, world, inject(document).document, tmp_path)
+    kubelet = started(kubelets, world, inject(knocking()).document, tmp_path)
     kubelet.run()
     guard = kubelet.sidecar
     assert guard is not None

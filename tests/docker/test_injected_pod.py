@@ -108,7 +108,7 @@ def test_the_webhook_runs_as_its_manifest_has_it(host: Daemon, tmp_path: Path) -
     program, *arguments = one["command"]
     assert program.endswith("/egress")
     host.docker("run", "-d", "--name", "hook", *flags, f"--volume={tmp_path}:/tls:ro", "--entrypoint=/usr/bin/python3",
-                SIDECAR, "-m", "egress", *arguments)  # fmt: skip
+                SIDECAR, "-m", "egress", *arguments, "--drain-delay=0")  # fmt: skip
     address = host.inspect("hook")["NetworkSettings"]["Networks"]["bridge"]["IPAddress"]
     probe, (port,) = one["readinessProbe"]["httpGet"], one["ports"]
     url = f"https://{address}:{port['containerPort']}{probe['path']}"
