@@ -109,7 +109,7 @@ def update_costs(place: Place, sizes: tuple[int, ...], rounds: int, count: int) 
                     taken = []
                     for packed in batch:
                         begin = clock()
-                        firewall.write_learned([(0, packed, LEASE)])
+                        firewall.write_learned({0: {packed: LEASE}})
                         taken.append(clock() - begin)
                     medians.append(statistics.median(taken) / 1000)
                 if number:  # the first round warms up
@@ -135,7 +135,7 @@ def lost_packets(place: Place, packets: int) -> Loss:
     try:
         _send(sandbox, text, 100)
         control = _arrived(place)
-        firewall.write_learned([(0, address, LEASE)])
+        firewall.write_learned({0: {address: LEASE}})
         shared = mmap.mmap(-1, 8)
         child = _renewer(place, firewall, address, shared)
         try:
@@ -159,7 +159,7 @@ def _renewer(place: Place, firewall: Firewall, address: bytes, shared: mmap.mmap
         firewall.reopen()
         done = 0
         while os.getppid() != 1:
-            firewall.write_learned([(0, address, LEASE)])
+            firewall.write_learned({0: {address: LEASE}})
             done += 1
             shared[:8] = done.to_bytes(8, "little")
     finally:

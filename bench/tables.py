@@ -11,13 +11,15 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from bench.load import question
 from egress.dns import cache, service, shedding, upstream
 from egress.dns.budget import ACCOUNTS, KNOWN, Budget, Limits
-from egress.dns.interceptor import PARENTS, TAUGHT, Interceptor
+from egress.dns.interceptor import TAUGHT, WAYS, Interceptor
 from egress.dns.question import Question
 from egress.dns.service import Waiter
 from egress.dns.shedding import Shedding
 from egress.dns.straight import Plain
+from egress.dns.wire import parse_query
 from egress.events import KINDS, _Kind
 from egress.firewall.leases import ADDRESSES, TEACHINGS, Leases
 from policies.matcher import compile_policy
@@ -66,8 +68,7 @@ def _answers() -> object:
     kept = cache.Cache()
     for number in range(cache.CAPACITY):
         plain = Plain(os.urandom(16), ((number.to_bytes(4, "big"), 60 + number),), 60 + number, (6,))
-        octets = cache.ENTRY + cache.RECORD + 16
-        kept.put(NAME.format(number), 1, cache.Entry(plain, 1.0 + number, 61.0 + number, octets))
+        kept.put(NAME.format(number), 1, plain, 1.0 + number, 61.0 + number)
     return kept
 
 
@@ -105,9 +106,13 @@ def _budget() -> object:
 def _judged() -> object:
     interceptor = Interceptor(_policy(), 1, lambda _: None)  # type: ignore[arg-type]
     for number in range(TAUGHT):
-        interceptor._verdict((0x2B << 120 | number).to_bytes(16, "big"))
-    for number in range(PARENTS):
-        interceptor.below[NAME.format(number).encode()] = ("." + NAME.format(number), EVERYTHING, None)
+        interceptor.verdict((0x2B << 120 | number).to_bytes(16, "big"))
+    for number in range(WAYS):
+        data = question("a." + NAME.format(number))
+        query = parse_query(data)
+        assert query is not None
+        assert not isinstance(query, bytes)
+        interceptor.learn_way(data, query, 512 + number % 512)
     return interceptor
 
 
@@ -139,7 +144,7 @@ TABLES = (
     Table("queries answered by their bytes", f"{service.SAME:,}, {service.SAME_OCTETS >> 20} MB", _same),
     Table("questions in flight, who waits", f"{upstream.PENDING:,}, {upstream.WAITING:,}", _flying),
     Table("budgets: ends of names known, accounts", f"2 x {KNOWN:,}, 2 x {ACCOUNTS:,}", _budget),
-    Table("verdicts: on addresses, below parents", f"{TAUGHT:,}, {PARENTS:,}", _judged),
+    Table("verdicts: on addresses, below parents", f"{TAUGHT:,}, {WAYS:,}", _judged),
     Table("what was told lately", f"3 x {KINDS:,}", _told),
     Table("shares under a flood", f"65,536 ports, {shedding.PARENTS:,} parents", _shares),
 )

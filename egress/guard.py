@@ -333,23 +333,30 @@ class Guard:
 
     # -- learning ------------------------------------------------------------------------------------------------
     def _write(self, grants: Sequence[Grant]) -> None:
-        classes = self._classes
-        self.firewall.write_learned(
-            [(classes[ports], packed, int(seconds * 1000)) for packed, ports, seconds in grants]
-        )
+        classes: dict[int, dict[bytes, int]] = {}
+        entries: dict[bytes, int] = {}
+        last = None
+        new = True
+        for packed, ports, seconds, fresh, _ in grants:
+            if ports is not last:  # as a rule the same: to hash it is what the rest comes to
+                last = ports
+                entries = classes.setdefault(self._classes[ports], {})
+            entries[packed] = int(seconds * 1000)
+            new = new and fresh
+        self.firewall.write_learned(classes, new=new)
         self.updates += 1
 
-    def _note(self, news: Sequence[tuple[bytes, str]]) -> None:
+    def _note(self, grants: Sequence[Grant]) -> None:
         """Write learned addresses down where the next worker finds them."""
+        news = [(packed, teaching) for packed, _, _, _, teaching in grants if teaching is not None]
         opened = self._opened
         if opened is not None:
-            for packed, name in news:
-                opened(name, packed)
+            for packed, teaching in news:
+                opened(teaching.name, packed)
         if self._severed and not self._severed.isdisjoint([packed for packed, _ in news]):
             self._severed -= {packed for packed, _ in news}
             self.loop.run_in_thread(self._lift, lambda *_: None)  # else they end a minute after they were last tried
-        teachings = [(packed, self._leases.teaching(packed, name)) for packed, name in news]
-        self._write_down([(packed, teaching) for packed, teaching in teachings if teaching is not None])
+        self._write_down(news)
 
     def _write_down(self, teachings: Sequence[tuple[bytes, Teaching]]) -> None:
         if not self._handover.add_leases(teachings):

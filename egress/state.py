@@ -142,9 +142,9 @@ class Handover:
 
 
 def _pack(packed: bytes, teaching: Teaching) -> bytes:
-    name = teaching.name.encode()
-    chain = json.dumps(teaching.chain).encode() if teaching.chain else b""
-    return _LEASE.pack(teaching.until, teaching.answered, len(packed), len(name), len(chain)) + packed + name + chain
+    name, links, _, until, answered = teaching
+    chain = json.dumps(links).encode() if links else b""
+    return _LEASE.pack(until, answered, len(packed), len(name), len(chain)) + packed + name.encode() + chain
 
 
 def _unpack(data: bytes) -> Iterator[tuple[bytes, Teaching]]:

@@ -167,10 +167,9 @@ _STRICTNESS = {
 
 def classify(packed: bytes) -> Kind:
     """The class of an address; mapped, NAT64 and 6to4 ones have that of the IPv4 address inside."""
-    packed = unmap(packed)
-    inner = inside(packed)
-    if inner is not None:
-        packed = inner
+    if len(packed) == 16:
+        packed = unmap(packed)
+        packed = inside(packed) or packed
     if len(packed) == 4:
         return _KINDS4[bisect_right(_STARTS4, int.from_bytes(packed, "big")) - 1]
     kind = _KINDS6[bisect_right(_STARTS6, int.from_bytes(packed, "big")) - 1]

@@ -95,7 +95,7 @@ def _load() -> Trial:
     try:
         firewall.lock()
         firewall.load(_spec())
-        firewall.write_learned([(0, bytes((192, 0, 2, 1)), 60_000)])
+        firewall.write_learned({0: {bytes((192, 0, 2, 1)): 60_000}})
     except (FirewallError, OSError) as error:
         return Trial("scratch", str(error))
     try:

@@ -2,19 +2,20 @@
 
 The firewall needs no say here: a lease outlives the TTL it came with by at least a minute, so an answer that is still
 cached is still open. Where that ends early (a policy change, an evicted lease) the owner drops the entries.
+
+Two generations: what is put goes into the younger one. When that has half of the room, it becomes the older one, and
+what was the older one is gone. To find the oldest entry each time would cost more than everything else here.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
 from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Container
-
     from egress.dns.straight import Plain
     from egress.dns.wire import Query, Template
+
+    Kept = tuple[Template | Plain, float, float]  # the reply, when it came, until when it may be served
 
 CAPACITY = 8192  # entries
 OCTETS = 3 * 1024 * 1024  # of memory for all of them, about
@@ -23,10 +24,11 @@ ENTRY, RECORD = 600, 160  # octets that an entry and a record of it take besides
 
 
 class Entry(NamedTuple):
+    """An answer, and the CLOCK_MONOTONIC seconds from which and to which it may be served."""
+
     template: Template | Plain
-    born: float  # CLOCK_MONOTONIC seconds
+    born: float
     until: float
-    octets: int  # of memory, about
 
     def serve(self, query: Query, now: float, limit: int) -> bytes:
         """The reply to `query`, its TTLs aged."""
@@ -34,49 +36,52 @@ class Entry(NamedTuple):
 
 
 class Cache:
-    """(name, type) -> Entry, bounded in number and memory; the oldest entries make room."""
+    """(name, type) -> answer, bounded in number and memory; the older half makes room."""
 
     def __init__(self, capacity: int = CAPACITY, octets: int = OCTETS) -> None:
-        # Not a dict: that walks over every slot a deletion left before it finds its oldest entry, 4 µs a time.
-        self._entries: OrderedDict[tuple[str, int], Entry] = OrderedDict()
-        self.keys: Container[tuple[str, int]] = self._entries  # what there may be an entry for, ended ones too
-        self._capacity = capacity
-        self._free = self._octets = octets
+        self.young: dict[tuple[str, int], Kept] = {}  # beside `get` for who only asks whether there may be an entry:
+        self.old: dict[tuple[str, int], Kept] = {}  # ended ones are there too
+        self._most = max(capacity // 2, 1)
+        self._half = self._free = octets // 2  # of the younger generation
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.young) + len(self.old)
 
     def get(self, name: str, qtype: int, now: float) -> Entry | None:
-        entry = self._entries.get((name, qtype))
-        if entry is None:
-            return None
-        if entry.until <= now:
-            self._drop((name, qtype))
-            return None
-        return entry
-
-    def put(self, name: str, qtype: int, entry: Entry) -> None:
-        entries = self._entries
         key = (name, qtype)
-        octets = entry.octets
-        if key in entries:
-            self._drop(key)
-        if octets > LARGEST:
-            return
-        free = self._free - octets
-        while entries and (len(entries) >= self._capacity or free < 0):
-            free += entries.popitem(False)[1].octets
-        entries[key] = entry
-        self._free = free
+        kept = self.young.get(key) or self.old.get(key)
+        if kept is None:
+            return None
+        if kept[2] <= now:
+            self.young.pop(key, None)
+            self.old.pop(key, None)
+            return None
+        return Entry(*kept)
 
-    def _drop(self, key: tuple[str, int]) -> None:
-        self._free += self._entries.pop(key).octets
+    def put(self, name: str, qtype: int, template: Template | Plain, now: float, until: float) -> None:
+        key = (name, qtype)
+        octets = ENTRY + RECORD * len(template.offsets) + len(template.records)
+        young, old = self.young, self.old
+        if key in old:
+            del old[key]
+        if octets > LARGEST or octets > self._half:
+            young.pop(key, None)
+            return
+        self._free -= octets  # what is replaced counts until its generation goes
+        if self._free < 0 or len(young) >= self._most:
+            young.pop(key, None)
+            self.old = young
+            young = self.young = {}
+            self._free = self._half - octets
+        young[key] = (template, now, until)
 
     def forget(self, names: set[str]) -> None:
         """Drop every entry of these names."""
-        for key in [key for key in self._entries if key[0] in names]:
-            self._drop(key)
+        for entries in (self.young, self.old):
+            for key in [key for key in entries if key[0] in names]:
+                del entries[key]
 
     def clear(self) -> None:
-        self._entries.clear()
-        self._free = self._octets
+        self.young = {}
+        self.old = {}
+        self._free = self._half

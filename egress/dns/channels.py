@@ -1,14 +1,16 @@
 """UDP sockets to one resolver: each on a port of the kernel's choosing, given up in time or when it is guessed at.
 
 A pool holds up to POOL connected sockets, so the kernel drops what comes from any other address or port. A question
-goes out on a random one of them with a random id, 32 bits together (RFC 5452 §9.2). A socket that has served USES
-questions, is AGE seconds old or has seen STRAYS packets that answer nothing is retired: no new question uses it, and it
-is closed when the last question on it is done, or when RETIRED others wait for theirs.
+goes out on a random one of them with a random id, 32 bits together (RFC 5452 §9.2). After every USES questions the
+oldest socket is retired, so that each serves about as many; and one that is AGE seconds old or has seen STRAYS packets
+that answer nothing. No new question uses it then, and it is closed when the last question on it is done, or when
+RETIRED others wait for theirs.
 """
 
 from __future__ import annotations
 
 import os
+import struct
 
 from policies.values import TYPE_CHECKING
 
@@ -20,35 +22,33 @@ if TYPE_CHECKING:
     from egress.loop import Gather, Loop
 
 POOL = 32  # sockets a server, each another random port
-USES = 1024  # questions after which a socket is replaced
-AGE = 60.0  # seconds after which it is
+USES = 1024  # questions after which a socket is replaced, the oldest first
+AGE = 60.0  # seconds after which one is
 STRAYS = 16  # packets that answer nothing we asked, after which it is: somebody is guessing
 RETIRED = 64  # retired sockets a server that may wait for their last answers
+_DRAW = struct.Struct("2sH")
 
 
 class Entropy:
-    """The kernel's randomness, read a page at a time."""
+    """The kernel's randomness, read for USES questions at a time."""
 
-    __slots__ = ("_at", "_pool")
+    __slots__ = ("drawn",)
 
     def __init__(self) -> None:
-        self._pool = b""
-        self._at = 0
+        self.drawn: list[tuple[bytes, int]] = []
 
-    def next(self) -> bytes:
-        """Four octets."""
-        at = self._at
-        if at >= len(self._pool):
-            self._pool = os.urandom(4096)
-            at = 0
-        self._at = at + 4
-        return self._pool[at : at + 4]
+    def next(self) -> tuple[bytes, int]:
+        """An id, two octets, and a number below 65,536 that has nothing to do with it."""
+        drawn = self.drawn
+        if not drawn:
+            drawn.extend(_DRAW.iter_unpack(os.urandom(_DRAW.size * USES)))
+        return drawn.pop()
 
 
 class Channel:
     """A connected UDP socket and the ids, two octets each, that are out on it."""
 
-    __slots__ = ("born", "fd", "ids", "late", "receive", "retired", "send", "server", "sock", "strays", "uses")
+    __slots__ = ("born", "fd", "ids", "late", "receive", "retired", "send", "server", "sock", "strays")
 
     def __init__(self, sock: socket.socket, server: int, now: float) -> None:
         self.sock = sock
@@ -57,7 +57,6 @@ class Channel:
         self.server = server
         self.ids: dict[bytes, Question] = {}
         self.late: set[bytes] = set()  # ids whose question was settled elsewhere: their answers are no guesses
-        self.uses = 0
         self.strays = 0
         self.born = now
         self.retired = False
@@ -74,6 +73,7 @@ class Pool:
         self._dial = dial
         self._ready = ready
         self._entropy = entropy
+        self._drawn = entropy.drawn
         self._channels: list[Channel] = []
         self._retired: dict[Channel, None] = {}
 
@@ -83,20 +83,25 @@ class Pool:
 
     def take(self, now: float) -> tuple[Channel, bytes]:
         """A channel for the next question, and an id that is free on it. Raises OSError where none can be opened."""
+        drawn = self._drawn
+        ident, number = drawn.pop() if drawn else self._draw()
         channels = self._channels
-        entropy = self._entropy.next()
-        if len(channels) >= POOL:
-            channel = channels[entropy[3] % POOL]  # a power of two: each as likely as the other
-            if channel.uses >= USES or now - channel.born > AGE:
-                self.retire(channel)
-                channel = self._another(now, entropy[3])
-        else:
-            channel = self._another(now, entropy[3])
-        ident = entropy[:2]
-        ids = channel.ids
-        while ident in ids:
-            ident = self._entropy.next()[:2]
+        # A power of two: each as likely as the other.
+        channel = channels[number % POOL] if len(channels) >= POOL else self._another(now, number)
+        while ident in channel.ids:
+            ident, _ = self._entropy.next()
         return channel, ident
+
+    def _draw(self) -> tuple[bytes, int]:
+        if len(self._channels) >= POOL:
+            self.retire(self._channels[0])
+        return self._entropy.next()
+
+    def age(self, now: float) -> None:
+        """Give up what is too old."""
+        channels = self._channels  # in the order of their age
+        while channels and now - channels[0].born > AGE:
+            self.retire(channels[0])
 
     def _another(self, now: float, number: int) -> Channel:
         try:

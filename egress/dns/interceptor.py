@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from egress.dns import wire
 from egress.dns.answer import scrub_svcb
-from egress.dns.cache import ENTRY, RECORD, Cache, Entry
-from egress.dns.wire import new_tuple
+from egress.dns.cache import Cache
+from egress.dns.straight import shape
 from policies.matcher import Teach
 from policies.model import Action
 from policies.values import TYPE_CHECKING, NamedTuple
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from egress.dns.answer import Answer
     from egress.dns.budget import Account, Budget
-    from egress.dns.straight import Plain
+    from egress.dns.straight import Plain, Shape
     from egress.dns.wire import Query, Record
     from policies.matcher import CompiledPolicy
     from policies.model import Decision
@@ -37,7 +37,8 @@ BLOCKED, NO_REACHABLE_AUTHORITY, INVALID_DATA, NOT_READY = 15, 22, 24, 14  # EDE
 DENIED_TTL = 5  # seconds a client may remember a denial: a patched policy shows soon
 LINKS = 16  # CNAMEs in one answer
 TAUGHT = 16_384  # addresses whose class is remembered
-PARENTS = 4096  # names of which it is remembered what is decided below them
+WAYS = 2048  # that are remembered
+SHAPES = 256  # that these share
 NEGATIVE_MOST = 300  # seconds a negative answer is kept
 HINTS = ("resolver.arpa", "use-application-dns.net")  # RFC 9462; Firefox's canary: never yes, whatever the rules
 
@@ -60,6 +61,18 @@ class Denial(NamedTuple):
     budget: str = ""  # the zone of an allowed name whose budget is used up
 
 
+class Way(NamedTuple):
+    """What is known of every ordinary query that differs from one that was asked in id, first label and case only."""
+
+    suffix: str  # ".example.com"
+    tail: bytes  # of our question: all of it behind the first label
+    last: int  # where the parent begins behind the longest first label
+    ports: PortSet  # what the names open
+    account: Account | None  # who pays for them
+    whole: bool  # all that stands in front of the suffix is paid for
+    shape: Shape
+
+
 class Outcome(NamedTuple):
     """What an answer comes to. `denied` set: the client gets a denial; else the records with `rcode`."""
 
@@ -77,7 +90,6 @@ class Outcome(NamedTuple):
 
 
 LEARN = Teach.LEARN  # looked up once: an enum's member costs more than a global
-Below = tuple[str, "PortSet", "Account | None"]  # ".example.com", what names below it open, who pays for them
 _BROKEN = "the answer's CNAMEs contradict each other, loop or are too many"
 
 
@@ -95,9 +107,12 @@ class Interceptor:
         self.generation = generation
         self.cache = Cache()
         self.same_until = 0.0
-        self.below: dict[bytes, Below] = {}
+        self._shapes: dict[Shape, Shape] = {}
+        self.ways: dict[
+            bytes, Way
+        ] = {}  # by the octets from the third on, in lower case behind the header, without the first label
         self.exact = policy.exact_names
-        self._taught: dict[bytes, Teach] = {}
+        self.taught: dict[bytes, Teach] = {}
         self._denied = denied
         self._budget = budget
 
@@ -147,30 +162,40 @@ class Interceptor:
         return self._deny(query, outcome.denied, outcome.rule)
 
     # -- the straight path -----------------------------------------------------------------------------------------
-    def learn_below(self, query: Query) -> None:
-        """Remember in `below` what is decided about plain names of one label more than the parent of this name.
+    def learn_way(self, data: bytes, query: Query, limit: int) -> None:
+        """Remember in `ways` what was decided about `data`, which was read as `query`.
 
-        Only where all of them are allowed alike: `exact` names have rules of their own, and beside HINTS each name has
-        to be looked at.
+        Only where all plain names of the same parent are allowed alike: `exact` names have rules of their own, and
+        beside HINTS each name has to be looked at.
         """
         first, _, parent = query.name.partition(".")
         if not parent or any(_related(parent, hint) for hint in HINTS):
             return
+        found = shape(data, query, limit)
         decision = self.policy.decide_below(parent)
-        if decision.action is Action.ALLOW:
-            alike, account = (True, None) if self._budget is None else self._budget.below(parent, decision)
-            if not alike:
-                return
-            if len(self.below) >= PARENTS:
-                self.below.clear()
-            wire_form = query.question[len(first) + 1 : -5].lower()
-            self.below[wire_form] = ("." + parent, decision.ports, account)
+        if found is None or decision.action is not Action.ALLOW:
+            return
+        alike, account = (True, None) if self._budget is None else self._budget.below(parent, decision)
+        if not alike:
+            return
+        if len(self.ways) >= WAYS:
+            self.ways.clear()
+        ordinary, at = found
+        if len(self._shapes) >= SHAPES:
+            self._shapes.clear()
+        ordinary = self._shapes.setdefault(ordinary, ordinary)
+        tail = query.question[len(first) + 1 : -4].lower() + query.question[-4:]
+        last = 12 + min(64, 259 - len(tail))  # labels have 63 octets, names 255 (RFC 1035 §2.3.4)
+        whole = account is not None and account.zone == parent
+        self.ways[data[2:12] + data[at:].lower()] = Way(
+            "." + parent, tail, last, decision.ports, account, whole, ordinary
+        )
 
     def teaches_all(self, addresses: tuple[tuple[bytes, int], ...]) -> bool:
         """May an allowed name teach all of these? With exceptions it is `on_answer` that decides."""
-        taught = self._taught
+        taught = self.taught
         for packed, _ in addresses:  # noqa: SIM110 - a generator costs twice as much
-            if (taught.get(packed) or self._verdict(packed)) is not LEARN:
+            if (taught.get(packed) or self.verdict(packed)) is not LEARN:
                 return False
         return True
 
@@ -250,12 +275,12 @@ class Interceptor:
             own = _unrepeated(own)
         if qtype in (A, AAAA) and own:
             kept = []
-            taught = self._taught
+            taught = self.taught
             for record in own:
                 packed = record.rdata
                 if packed[:12] == _MAPPED:
                     packed = packed[12:]
-                verdict = taught.get(packed) or self._verdict(packed)
+                verdict = taught.get(packed) or self.verdict(packed)
                 if verdict is Teach.STRIP:
                     note = f"{name}: {printable(packed)} is a special address; only an IP rule opens it"
                     ede = BLOCKED
@@ -282,10 +307,10 @@ class Interceptor:
         ttl = min(negative or 0, NEGATIVE_MOST, *(record.ttl for record in links))
         return Outcome(answer.rcode, records, authority, (), ports, chain, ttl)
 
-    def _verdict(self, packed: bytes) -> Teach:
-        if len(self._taught) >= TAUGHT:
-            self._taught.clear()
-        verdict = self._taught[packed] = self.policy.teach(packed)
+    def verdict(self, packed: bytes) -> Teach:
+        if len(self.taught) >= TAUGHT:
+            self.taught.clear()
+        verdict = self.taught[packed] = self.policy.teach(packed)
         return verdict
 
     def remember(self, name: str, qtype: int, outcome: Outcome, template: wire.Template, now: float) -> None:
@@ -298,8 +323,7 @@ class Interceptor:
         What may not be kept at all is kept for a second, with its TTL of 0 as it is: else who serves a name could have
         the sandbox's every question passed on, and their order spells something too.
         """
-        octets = ENTRY + RECORD * len(template.offsets) + len(template.records)
-        self.cache.put(name, qtype, new_tuple(Entry, (template, now, now + (ttl or 1), octets)))
+        self.cache.put(name, qtype, template, now, now + (ttl or 1))
 
 
 def _related(parent: str, hint: str) -> bool:

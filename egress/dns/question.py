@@ -19,19 +19,24 @@ class Question:
     """One question in flight and everybody who waits for it; a probe has nobody."""
 
     # Made for every question that the cache cannot answer, so what differs from these only later is set only then.
-    body = b""  # our question section, byte for byte
-    judged: object = None  # who allowed it, and with which ports: what holds for the answer if nobody else judges now
-    ports: PortSet | None = None
     stage = 0
     failed = 0  # bit mask of the servers that will not answer
     truncated = False
     tcp: Stream | None = None
+    simple = False  # asked once, in one place, and nothing has become of it yet
     done = False
 
-    def __init__(self, name: str, qtype: int, now: float) -> None:
+    def __init__(
+        self, name: str, qtype: int, now: float, body: bytes = b"", judged: object = None, ports: PortSet | None = None
+    ) -> None:
         self.name = name
         self.qtype = qtype
         self.asked = now
+        self.body = body  # our question section, byte for byte
+        self.judged = (
+            judged  # who allowed it, and with which ports: what holds for the answer if nobody else judges now
+        )
+        self.ports = ports
         self.tried = 0  # bit mask of servers
         self.waiters: list[Any] = []
         self.places: list[tuple[Channel, bytes]] = []

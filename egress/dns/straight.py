@@ -16,13 +16,15 @@ from egress.dns.wire import HEADER, IN, OPT, SIZE, Record, Template, new_tuple, 
 from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from egress.dns.wire import Query
 
 MOST = 16  # addresses in an ordinary answer
-SHAPES = 256  # that are remembered
-LONGEST = 266  # where the root label of the longest name stands (RFC 1035 §2.3.4)
+RECORDS = 4096  # heads of records that are remembered
 _OPT = struct.pack("!BHHIH", 0, OPT, SIZE, 0, 0)
 _OPT_HEAD = _OPT[:3]
+ROOM = len(_OPT)  # octets of a reply's end
 _MAPPED = bytes(10) + b"\xff\xff"
 
 
@@ -35,28 +37,20 @@ class Shape(NamedTuple):
     opt: bytes  # the end of the reply
 
 
-class Shapes:
-    """Queries that the careful reader took, without id and name: it would take them with any other plain name too.
+def shape(data: bytes, query: Query, limit: int) -> tuple[Shape, int] | None:
+    """The shape of `data`, which the careful reader has taken as `query`, and where its parent's name begins. None
+    where it is not ordinary: what clients change from query to query (EDNS options) is not worth keeping.
 
-    `known` is looked at with the octets 2 to 11 and those from the root label on.
+    The reader would take the same octets with any other plain first label, too, if the name stays short enough.
     """
-
-    __slots__ = ("known",)
-
-    def __init__(self) -> None:
-        self.known: dict[bytes, Shape] = {}
-
-    def learn(self, data: bytes, query: Query, limit: int) -> None:
-        """`query` is what `data` was read as. What clients change from query to query (EDNS options) is not kept."""
-        end = data.find(0, 12)
-        key = data[2:12] + data[end:]
-        if query.qtype not in _KINDS or not query.plain or len(key) > 15 + len(_OPT):
-            return
-        if len(self.known) >= SHAPES:
-            self.known.clear()
-        flags = reply_flags(query)
-        heads = tuple(HEADER.pack(0, flags, 1, count, 0, 1 if query.edns else 0)[2:] for count in range(MOST + 1))
-        self.known[key] = Shape(query.qtype, limit, heads, _OPT if query.edns else b"")
+    opt = data[12 + len(query.question) :]
+    if query.qtype not in _KINDS or not query.plain or not query.name or len(opt) > len(_OPT):
+        return None
+    if opt.upper() != opt.lower():
+        return None  # whoever looks for it in lower case would take other octets for these
+    flags = reply_flags(query)
+    heads = tuple(HEADER.pack(0, flags, 1, count, 0, 1 if query.edns else 0)[2:] for count in range(MOST + 1))
+    return Shape(query.qtype, limit, heads, _OPT if query.edns else b""), 13 + data[12]
 
 
 class Plain(NamedTuple):
@@ -102,14 +96,39 @@ _COUNTS = {
 }
 
 
+# The same for one record alone: whether OPT follows, by the header's flags and counts; the TTL of an A record, by all
+# of it but the address; OPT records without options. The last two are filled with what was found good.
+_ONE = {
+    bytes((0x80 | high, low)) + counts: extra
+    for high in (0, 1, 4, 5)
+    for low in range(0, 256, 16)
+    for counts, (count, extra) in _COUNTS.items()
+    if count == 1
+}
+_ADDRESSES: dict[bytes, int] = {}
+_OPTS: dict[bytes, None] = {}
+_FIRST = (6,)
+
+
 def read_answer(data: bytes, question: bytes, qtype: int) -> Plain | None:
     """The answer to `question` (our own question section) where it is ordinary, else None.
 
     The id is not looked at.
     """
+    start = 12 + len(question)
+    extra = _ONE.get(data[2:12])
+    if extra is not None and qtype == A and data[12:start] == question:
+        at = start + 12
+        end = at + 4
+        found = _ADDRESSES.get(data[start:at])
+        if found is not None and len(data) >= end and (not extra or data[end : end + 11] in _OPTS):
+            return new_tuple(Plain, (data[start:end], ((data[at:end], found),), found, _FIRST))
+    return _read(data, question, qtype, start)
+
+
+def _read(data: bytes, question: bytes, qtype: int, start: int) -> Plain | None:
     kind = _KINDS.get(qtype)
     counts = _COUNTS.get(data[4:12])
-    start = 12 + len(question)
     if kind is None or counts is None or data[12:start] != question or data[2] & 0xFA != 0x80 or data[3] & 0x0F:
         return None
     head, record, size, octets, offsets = kind
@@ -121,10 +140,13 @@ def read_answer(data: bytes, question: bytes, qtype: int) -> Plain | None:
         opt = data[end : end + 11]
         if opt[:3] != _OPT_HEAD or opt[9:] != b"\0\0" or opt[5]:  # cut short, options, or upper bits of the rcode
             return None
+        _keep(_OPTS, opt, None)
     if count == 1:
         found, ttl, length, packed = record.unpack_from(data, start)
         if found != head or length != octets or ttl > DAY or packed[:12] == _MAPPED:
             return None
+        if qtype == A:
+            _keep(_ADDRESSES, data[start : start + 12], ttl)
         return new_tuple(Plain, (data[start:end], ((packed, ttl),), ttl, offsets[1]))
     teaches = []
     lowest = DAY
@@ -137,3 +159,9 @@ def read_answer(data: bytes, question: bytes, qtype: int) -> Plain | None:
     if len({packed for packed, _ in teaches}) < count:
         return None
     return new_tuple(Plain, (data[start:end], tuple(teaches), lowest, offsets[count]))
+
+
+def _keep(kept: dict[bytes, Any], octets: bytes, value: Any) -> None:
+    if len(kept) >= RECORDS:
+        kept.clear()
+    kept[octets] = value

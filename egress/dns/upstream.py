@@ -66,6 +66,10 @@ class Ports(NamedTuple):
     tcp: Callable[[Server], socket.socket]
 
 
+def _section(name: str, qtype: int) -> bytes:
+    return ask(0, name, qtype)[12 : -len(_OPT)]
+
+
 Answered = tuple[Question, "Answer | Plain | None"]  # None: nobody answered in time
 
 
@@ -89,7 +93,8 @@ class Upstream:
         for index in range(len(servers)):
             self._pools.append(Pool(loop, index, self._dialler(index), self._ready, self._entropy))
         self._flying: dict[tuple[str, int], Question] = {}
-        self._waiting = 0
+        self._joined = 0  # clients that wait for a question, but for each one's first
+        self._most = PENDING  # questions that may be in flight
         self._probes: dict[Question, None] = {}
         self._finished: list[Answered] = []
         self._woken = False
@@ -112,31 +117,39 @@ class Upstream:
 
         `body` is the question section in lower case, where somebody has it; `judged` and `ports` are kept with it.
         """
-        if self._waiting >= WAITING:
-            self._give_up_oldest()
         key = (name, qtype)
-        question = self._flying.get(key)
-        if question is not None:
-            if len(question.waiters) >= WAITERS:
-                return False
-            question.waiters.append(waiter)
-            self._waiting += 1
-            return True
-        if len(self._flying) >= PENDING:
-            self._give_up_oldest()
-        question = Question(name, qtype, now)
-        question.body = body or ask(0, name, qtype)[12 : -len(_OPT)]
-        question.judged = judged
-        question.ports = ports
-        question.waiters.append(waiter)
-        self._waiting += 1
-        self._flying[key] = question
-        server = 0 if self.health[0].failures < DOWN_AFTER else self._choose(question)
-        if not self._send_to(question, server, now):
-            self._send_elsewhere(question, server, now)
+        flying = self._flying
+        if key in flying or len(flying) >= self._most:
+            if self.waiting >= WAITING or (len(flying) >= PENDING and key not in flying):
+                self._give_up_oldest()
+            if key in flying:
+                return self._join(flying[key], waiter)
         if not self._ticking:
-            self._tick_later()
+            self._tick_later(now)
+        question = flying[key] = Question(name, qtype, now, body or _section(name, qtype), judged, ports)
+        question.waiters.append(waiter)
+        if self.health[0].failures >= DOWN_AFTER:
+            self._send(question, now)
+        elif not self._send_to(question, 0, now):
+            self._send_elsewhere(question, 0, now)
         return True
+
+    def _join(self, question: Question, waiter: Any) -> bool:
+        if len(question.waiters) >= WAITERS:
+            return False
+        question.waiters.append(waiter)
+        self._more(1)
+        return True
+
+    def _more(self, joined: int) -> None:
+        """So many more clients than questions wait."""
+        self._joined += joined
+        self._most = min(PENDING, WAITING - self._joined)
+
+    @property
+    def waiting(self) -> int:
+        """Clients that wait for an answer."""
+        return len(self._flying) + self._joined
 
     def _give_up_oldest(self) -> None:
         """Room for another question. Not the new one: who is answered at all is answered soon, and questions that
@@ -147,13 +160,13 @@ class Upstream:
         """Ask every server for `name`'s NS: silence counts as a failure, any answer brings back who was down."""
         now = self._loop.now()
         for index in range(len(self.servers)):
-            probe = Question(name, NS, now)
-            probe.body = ask(0, name, NS)[12 : -len(_OPT)]
+            probe = Question(name, NS, now, _section(name, NS))
             probe.stage = PROBING
             self._probes[probe] = None
             self._send_to(probe, index, now)
+            probe.simple = False
             if not self._ticking:
-                self._tick_later()
+                self._tick_later(now)
 
     def close(self) -> None:
         """Close every socket; nobody who waits is answered."""
@@ -191,25 +204,29 @@ class Upstream:
     def _send_to(self, question: Question, server: int, now: float) -> bool:
         question.tried |= 1 << server
         pool = self._pools[server]
-        for _ in range(2):
-            try:
-                channel, ident = pool.take(now)
-            except OSError:
-                return False
+        try:
+            channel, ident = pool.take(now)
             try:
                 channel.send(ident + _HEAD + question.body + _OPT)
-            except (BlockingIOError, InterruptedError):
-                pass  # a packet lost
-            except ConnectionError:  # ICMP, for an earlier question
-                self._abandon(channel)
-                continue
-            except OSError:  # the address or the route is gone: fresh sockets, once
-                pool.retire_all()
-                continue
-            channel.ids[ident] = question
-            channel.uses += 1
-            question.places.append((channel, ident))
+            except OSError as error:
+                if not self._lost(channel, error):
+                    channel, ident = pool.take(now)
+                    channel.send(ident + _HEAD + question.body + _OPT)
+        except OSError:
+            return False
+        channel.ids[ident] = question
+        question.simple = not question.places  # out in one place only
+        question.places.append((channel, ident))
+        return True
+
+    def _lost(self, channel: Channel, error: OSError) -> bool:
+        """What could not be sent is lost as any packet may be; but for what another socket may help against."""
+        if isinstance(error, (BlockingIOError, InterruptedError)):
             return True
+        if isinstance(error, ConnectionError):  # ICMP, for an earlier question
+            self._abandon(channel)
+        else:  # the address or the route is gone
+            self._pools[channel.server].retire_all()
         return False
 
     # -- answers -------------------------------------------------------------------------------------------------
@@ -223,6 +240,8 @@ class Upstream:
         finished: list[Answered] = []
         ready = self._ready.copy()
         self._ready.clear()
+        flying = self._flying
+        well = -1  # the server that was last heard of in this round
         for channel in ready:
             if channel.fd < 0:
                 continue
@@ -233,23 +252,29 @@ class Upstream:
             except OSError:
                 self._refused(channel)
                 continue
-            question = channel.ids.get(data[:2]) if len(data) > 12 else None
+            ident = data[:2]
+            question = channel.ids.pop(ident, None)
             if question is None:
                 self._stray(channel, data)
                 continue
             plain = read_answer(data, question.body, question.qtype)
-            if plain is None or question.stage or len(question.places) > 1 or question.tcp is not None:
+            if plain is None or not question.simple:
+                channel.ids[ident] = question
+                if len(data) <= 12:
+                    self._stray(channel, data)
+                    continue
                 self._read(channel, question, data, now, finished)
                 continue
             # As `_read` and `_finish` come to, for the one place where it was asked.
-            health = self.health[channel.server]
-            health.failures = 0
-            health.srtt += (now - question.asked - health.srtt) * 0.125
+            if channel.server != well:
+                well = channel.server
+                health = self.health[well]
+                health.failures = 0
+                health.srtt += (now - question.asked - health.srtt) * 0.125
             question.done = True
-            del self._flying[question.name, question.qtype]
-            self._waiting -= len(question.waiters)
-            del channel.ids[data[:2]]
-            question.places.clear()
+            del flying[question.name, question.qtype]
+            if len(question.waiters) > 1:
+                self._more(1 - len(question.waiters))
             if channel.retired and not channel.ids:
                 self._pools[channel.server].drop(channel)
             finished.append((question, plain))
@@ -349,7 +374,8 @@ class Upstream:
         key = (question.name, question.qtype)
         if self._flying.get(key) is question:  # a probe may ask what a client asks
             del self._flying[key]
-        self._waiting -= len(question.waiters)
+        if len(question.waiters) > 1:
+            self._more(1 - len(question.waiters))
         self._probes.pop(question, None)
         for place, ident in question.places:
             self._pools[place.server].release(place, ident, settled_here=place is channel)
@@ -359,17 +385,20 @@ class Upstream:
             self._hung_up(question)
 
     # -- time ----------------------------------------------------------------------------------------------------
-    def _tick_later(self) -> None:
+    def _tick_later(self, now: float) -> None:
         self._ticking = True
         self._loop.call_later(TICK, self._tick)
+        for pool in self._pools:
+            pool.age(now)
 
     def _tick(self) -> None:
+        now = self._loop.now()
         try:
-            self._look_at_the_clock(self._loop.now())
+            self._look_at_the_clock(now)
         finally:
             self._ticking = False
             if self._flying or self._probes:
-                self._tick_later()
+                self._tick_later(now)
 
     def _look_at_the_clock(self, now: float) -> None:
         alone = len(self.servers) == 1
@@ -387,6 +416,7 @@ class Upstream:
                 break
         for question in overdue:
             question.stage += 1
+            question.simple = False
             self._send(question, now)
         late.extend(probe for probe in self._probes if now - probe.asked >= PROBE)
         for question in late:
@@ -404,13 +434,14 @@ class Upstream:
             if len(self._queued) < PENDING:
                 self._queued.append((question, server))
             return
-        ident = self._entropy.next()[:2]
+        ident, _ = self._entropy.next()
         try:
             sock = self._ports.tcp(self.servers[server])
         except OSError:
             self._no_stream(question, server)
             return
         self._streams += 1
+        question.simple = False
         message = ident + _HEAD + question.body + _OPT
         question.tcp = Stream(self._loop, sock, server, message, lambda data: self._streamed(question, ident, data))
 

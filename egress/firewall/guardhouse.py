@@ -20,7 +20,7 @@ from egress.netns import NETLINK_NETFILTER, Exemption, Namespace
 from policies.values import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from egress.firewall import nflog
     from egress.firewall.abilities import Capabilities
@@ -53,7 +53,6 @@ class Firewall:
         self._tag = ""  # what the names of the last load's chains end in
         self._busy = False  # our tables are being changed by ourselves
         self._snapshot: Snapshot = {}
-        self._names: dict[tuple[int, int], str] = {}
         self._watch: socket.socket | None = None
         self._log: nflog.Reader | None = None
 
@@ -301,18 +300,18 @@ class Firewall:
         """Give back what only another change needs: libnftables keeps some 3 MB. For the helper thread."""
         self._nft.close()
 
-    def write_learned(self, entries: Iterable[tuple[int, bytes, int]]) -> None:
-        """(class, packed, milliseconds) each, in one transaction, in the kernel when this returns. Raises SetFull,
-        FirewallError."""
-        names = self._names
-        elements = []
-        for index, packed, left in entries:
-            key = (len(packed), index)
-            name = names.get(key)
-            if name is None:
-                name = names[key] = learned_set(len(packed), index)
-            elements.append((name, packed, left))
-        self._open_writer().write(elements)
+    def write_learned(self, classes: Mapping[int, Mapping[bytes, int]], *, new: bool = False) -> None:
+        """class -> packed -> milliseconds, in one transaction, in the kernel when this returns; `new`: none of them
+        should be there. Raises SetFull, FirewallError."""
+        sets: dict[str, Mapping[bytes, int]] = {}
+        for index, entries in classes.items():
+            sizes = set(map(len, entries))
+            for size in sizes:
+                mine = entries
+                if len(sizes) > 1:
+                    mine = {packed: left for packed, left in entries.items() if len(packed) == size}
+                sets[learned_set(size, index)] = mine
+        self._open_writer().write(sets, new=new)
 
     def delete_learned(self, entries: Iterable[tuple[int, bytes]]) -> None:
         """(class, packed) each; what isn't there is no error. Raises FirewallError."""

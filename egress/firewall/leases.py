@@ -52,6 +52,8 @@ class Grant(NamedTuple):
     packed: bytes
     ports: PortSet
     seconds: float
+    fresh: bool = False  # the kernel was told nothing of this address yet
+    teaching: Teaching | None = None  # what it is for, where an answer is
 
 
 class Full(Exception):
@@ -62,15 +64,31 @@ new_tuple = tuple.__new__  # a NamedTuple's own __new__ is a Python function, fe
 
 
 class _Address:
-    __slots__ = ("awaited", "last", "names", "opened", "until", "used")
+    __slots__ = ("awaited", "names", "opened", "used")
 
-    def __init__(self) -> None:
-        self.names: dict[str, Teaching] = {}
-        self.opened: dict[PortSet, float] = {}  # what the kernel was told: set -> end of its element
-        self.last: PortSet | None = None  # the set told of last, and until when: a look-up by value is five times
-        self.until = 0.0  # dearer than asking whether it is the same one again
+    def __init__(self, names: dict[str, Teaching]) -> None:
+        self.names = names
+        # What the kernel was told: sets and the ends of their elements. Nearly always one, and always the same few
+        # values: to look through them costs a fifth of what it takes to hash one.
+        self.opened: list[tuple[PortSet, float]] = []
         self.used = 0.0
         self.awaited = 0.0  # its time among the ends, not later than its first element's end; 0 when it isn't there
+
+    def until(self, ports: PortSet) -> float:
+        """When the element in this set ends; 0 where there is none."""
+        for known, until in self.opened:
+            if known is ports or known == ports:
+                return until
+        return 0.0
+
+    def open(self, ports: PortSet, until: float) -> None:
+        """The kernel was told so."""
+        opened = self.opened
+        for place, (known, _) in enumerate(opened):
+            if known is ports or known == ports:
+                opened[place] = (ports, until)
+                return
+        opened.append((ports, until))
 
 
 class Leases:
@@ -102,47 +120,65 @@ class Leases:
         """
         length = (ttl if ttl > MINIMUM else MINIMUM) + GRACE
         until = now + length
-        address = self._addresses.get(packed)
+        addresses = self._addresses
+        address = addresses.get(packed)
         if address is None:
-            if len(self._addresses) >= self.capacity:
+            if len(addresses) >= self.capacity:
                 self._make_room(name, now)
-            self._lingering.pop(packed, None)
-            address = self._addresses[packed] = _Address()
-        names = address.names
-        known = names.get(name)
-        if known is None:
-            if len(names) >= self.names_per_address or self._taught >= TEACHINGS or self._holders is not None:
-                self._make_place(names, name)
-            else:
+            if self._lingering:
+                self._lingering.pop(packed, None)
+            if self._taught < TEACHINGS and self._holders is None:  # as a rule
                 self._taught += 1
-            names[name] = new_tuple(Teaching, (name, chain, ports, until, now))
+                teaching = new_tuple(Teaching, (name, chain, ports, until, now))
+                addresses[packed] = _Address({name: teaching})
+                return new_tuple(Grant, (packed, ports, length + SLACK, True, teaching))
+            address = addresses[packed] = _Address({})
+        names = address.names
+        lasts = until
+        if name in names:
+            lasts = max(until, names[name].until)
+        elif self._taught >= TEACHINGS or self._holders is not None:
+            self._make_place(names, name)
+        elif len(names) >= self.names_per_address:
+            del names[next(iter(names))]
         else:
-            lasts = until if until > known.until else known.until
-            names[name] = new_tuple(Teaching, (name, chain, ports, lasts, now))
-        if address.last is ports and address.until >= until:
+            self._taught += 1
+        teaching = names[name] = new_tuple(Teaching, (name, chain, ports, lasts, now))
+        opened = address.opened
+        for known, end in opened:
+            if known is ports and end >= until:
+                return None
+        if opened and address.until(ports) >= until:
             return None
-        if address.opened.get(ports, 0.0) >= until:
-            return None
-        return new_tuple(Grant, (packed, ports, length + SLACK))
+        return new_tuple(Grant, (packed, ports, length + SLACK, not opened, teaching))
 
     def granted(self, grants: Iterable[Grant], now: float) -> None:
         """The kernel has acknowledged these elements."""
-        for packed, ports, seconds in grants:
-            address = self._addresses.get(packed)
-            if address is not None:
-                address.opened[ports] = address.until = now + seconds
-                address.last = ports
-                if not address.awaited:
-                    self._await(packed, address)
+        addresses = self._addresses.get
+        ends = self._ends
+        for packed, ports, seconds, _, _ in grants:
+            address = addresses(packed)
+            if address is None:
+                continue
+            until = now + seconds
+            if not address.opened and not address.awaited:  # a new one
+                address.opened = [(ports, until)]
+                address.awaited = until
+                heapq.heappush(ends, (until, packed))
+                continue
+            address.open(ports, until)
+            if not address.awaited:
+                self._await(packed, address)
 
     def _await(self, packed: bytes, address: _Address) -> None:
         """Look at it again when its first element ends. Once each: an address renewed often must not fill the heap."""
-        address.awaited = min(address.opened.values())
+        opened = address.opened
+        address.awaited = opened[0][1] if len(opened) == 1 else min([until for _, until in opened])
         heapq.heappush(self._ends, (address.awaited, packed))
 
     def refused(self, grants: Iterable[Grant]) -> None:
         """The kernel refused the batch: forget addresses that were never opened."""
-        for packed, _, _ in grants:
+        for packed, _, _, _, _ in grants:
             address = self._addresses.get(packed)
             if address is not None and not address.opened:
                 self._forget(packed)
@@ -153,7 +189,7 @@ class Leases:
         if address is None:
             if len(self._addresses) >= self.capacity:
                 return
-            address = self._addresses[packed] = _Address()
+            address = self._addresses[packed] = _Address({})
         self._teach(address, teaching)
 
     def _teach(self, address: _Address, teaching: Teaching) -> None:
@@ -203,8 +239,7 @@ class Leases:
             address = self._addresses.get(packed)
             if address is None or end != address.awaited:
                 continue  # of an earlier lease
-            for ports in [ports for ports, until in address.opened.items() if until <= now]:
-                del address.opened[ports]
+            address.opened = [(ports, until) for ports, until in address.opened if until > now]
             if address.opened:
                 self._await(packed, address)
                 continue
@@ -245,7 +280,7 @@ class Leases:
                 if now - teaching.answered < LONGEST and teaching.until <= now + RENEW_BEFORE + SLACK:
                     address.names[name] = teaching._replace(until=now + RENEWAL)
             for ports in {teaching.ports for teaching in address.names.values() if teaching.until > now}:
-                if address.opened.get(ports, 0.0) <= now + RENEW_BEFORE:
+                if address.until(ports) <= now + RENEW_BEFORE:
                     grants.append(Grant(packed, ports, RENEWAL + SLACK))
         return grants
 
@@ -257,7 +292,7 @@ class Leases:
                 address.names[name] = teaching._replace(
                     until=teaching.until + seconds, answered=teaching.answered + seconds
                 )
-            for ports, until in list(address.opened.items()):
+            for ports, until in address.opened:
                 left = until + seconds - now
                 if left > 0:
                     grants.append(Grant(packed, ports, left))
@@ -276,7 +311,7 @@ class Leases:
                     if ports and until > now and packed not in after._addresses:
                         names[name] = teaching._replace(ports=ports, until=until)
                 if names:
-                    kept = after._addresses[packed] = _Address()
+                    kept = after._addresses[packed] = _Address({})
                     for teaching in names.values():
                         after._teach(kept, teaching)
                     kept.used = address.used
@@ -287,16 +322,15 @@ class Leases:
         sets: dict[PortSet, list[tuple[bytes, int]]] = {}
         self._ends = []
         for packed, address in self._addresses.items():
-            address.opened = {}
-            address.until = 0.0
+            address.opened = []
             for teaching in address.names.values():
-                until = max(teaching.until + SLACK, address.opened.get(teaching.ports, 0.0))
+                until = max(teaching.until + SLACK, address.until(teaching.ports))
                 if until > now:
-                    address.opened[teaching.ports] = until
+                    address.open(teaching.ports, until)
             address.awaited = 0.0
             if address.opened:
                 self._await(packed, address)
-            for ports, until in address.opened.items():
+            for ports, until in address.opened:
                 sets.setdefault(ports, []).append((packed, max(1, int((until - now) * 1000))))
         return sets
 
@@ -307,16 +341,12 @@ class Leases:
         if address is None:
             return False
         # A copy: the helper thread asks, too, while the loop goes on learning.
-        return any(ports.contains(protocol, port) for ports in tuple(address.opened))
+        return any(ports.contains(protocol, port) for ports, _ in tuple(address.opened))
 
     def holds(self, packed: bytes) -> bool:
         """Whether the kernel was told of the address, on whatever ports."""
         address = self._addresses.get(packed)
         return address is not None and bool(address.opened)
-
-    def teaching(self, packed: bytes, name: str) -> Teaching | None:
-        address = self._addresses.get(packed)
-        return address.names.get(name) if address is not None else None
 
     def named(self, packed: bytes) -> list[tuple[bytes, Teaching]]:
         """Everything that is remembered about an address."""

@@ -9,6 +9,7 @@ acknowledgements are in the socket when send() returns.
 
 from __future__ import annotations
 
+import errno
 import struct
 
 from egress.firewall import FirewallError
@@ -19,6 +20,7 @@ from egress.firewall.nfnetlink import (
     CREATE,
     DELSETELEM,
     DUMP,
+    EXCL,
     GETSETELEM,
     HEAD,
     INET,
@@ -27,6 +29,7 @@ from egress.firewall.nfnetlink import (
     NFTABLES,
     NLMSG_ERROR,
     REQUEST,
+    KernelError,
     attributes,
     dump,
     failure,
@@ -39,7 +42,7 @@ from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 CHUNK = 1024  # elements a message: one attribute holds 64 KiB
 _MSG_DONTWAIT = 0x40
@@ -49,12 +52,10 @@ _BEGIN = struct.Struct("=IHHII4s")
 _ATTR = struct.Struct("=HH")
 # NFTA_LIST_ELEM { NFTA_SET_ELEM_KEY { NFTA_DATA_VALUE key } NFTA_SET_ELEM_TIMEOUT milliseconds }, by length of the key
 _NEW = {
-    size: (
-        _ATTR.pack(24 + size, 1 | NESTED) + _ATTR.pack(8 + size, 1 | NESTED) + _ATTR.pack(4 + size, 1),
-        _ATTR.pack(12, 4),
-    )
+    size: _ATTR.pack(24 + size, 1 | NESTED) + _ATTR.pack(8 + size, 1 | NESTED) + _ATTR.pack(4 + size, 1)
     for size in (4, 16)
 }
+_TIMEOUT = _ATTR.pack(12, 4)
 _DEL = {
     size: _ATTR.pack(12 + size, 1 | NESTED) + _ATTR.pack(8 + size, 1 | NESTED) + _ATTR.pack(4 + size, 1)
     for size in (4, 16)
@@ -86,46 +87,47 @@ class SetWriter:
     def close(self) -> None:
         self._sock.close()
 
-    def write(self, elements: Iterable[tuple[str, bytes, int]]) -> None:
-        """Put (set, packed address, milliseconds) in place, with exactly that time-out whatever stood there before.
+    def write(self, sets: Mapping[str, Mapping[bytes, int]], *, new: bool = False) -> None:
+        """set -> packed address -> milliseconds: put in place with exactly that time-out, whatever stood there before.
 
         All of it is one transaction, acknowledged by the kernel when this returns. Raises SetFull, or FirewallError;
-        then nothing of it was written.
+        then nothing of it was written. `new`: none of them should be there, so they are only put in; where one is all
+        the same, the kernel says so and has written nothing, and they are written as any others.
         """
-        sets: dict[str, dict[bytes, bytes]] = {}
-        for name, packed, milliseconds in elements:
-            head, timeout = _NEW[len(packed)]
-            entry = head + packed + timeout + _MILLISECONDS.pack(milliseconds)
-            found = sets.get(name)
-            if found is None:
-                sets[name] = {packed: entry}
-            else:
-                found[packed] = entry
-        bodies: list[tuple[int, bytes]] = []
-        for name, entries in sets.items():
+        bodies: list[_Change] = []
+        for name, elements in sets.items():
+            if not elements:
+                continue
             prefix = self._names.get(name) or self._name(name)
-            if len(entries) <= CHUNK:
-                bodies.extend(_refresh(prefix, entries))
-            else:
-                keys = list(entries)
-                for at in range(0, len(keys), CHUNK):
-                    bodies.extend(_refresh(prefix, {key: entries[key] for key in keys[at : at + CHUNK]}))
-        if bodies:
+            if len(elements) <= CHUNK:
+                bodies += _refresh(prefix, elements, new=new)
+                continue
+            keys = list(elements)
+            for at in range(0, len(keys), CHUNK):
+                bodies += _refresh(prefix, {key: elements[key] for key in keys[at : at + CHUNK]}, new=new)
+        if not bodies:
+            return
+        if new:
+            try:
+                self._commit(bodies, CREATE | EXCL)
+            except KernelError as error:
+                if error.code != errno.EEXIST:
+                    raise
+                self.write(sets)
+        else:
             self._commit(bodies)
 
     def delete(self, elements: Iterable[tuple[str, bytes]]) -> None:
         """Take (set, packed address) out; what isn't there is no error. One transaction. Raises FirewallError."""
-        sets: dict[str, dict[bytes, bytes]] = {}
+        sets: dict[str, dict[bytes, int]] = {}
         for name, packed in elements:
-            head, timeout = _NEW[len(packed)]
-            sets.setdefault(name, {})[packed] = head + packed + timeout + _MILLISECONDS.pack(1000)
-        bodies: list[tuple[int, bytes]] = []
+            sets.setdefault(name, {})[packed] = 1000
+        bodies: list[_Change] = []
         for name, entries in sets.items():
             prefix = self._names.get(name) or self._name(name)
             keys = list(entries)
             for at in range(0, len(keys), CHUNK):
-                new, old, _ = _refresh(prefix, {key: entries[key] for key in keys[at : at + CHUNK]})
-                bodies += [new, old]
+                bodies += _refresh(prefix, dict.fromkeys(keys[at : at + CHUNK], 1000))[:2]
         if bodies:
             self._commit(bodies)
 
@@ -133,7 +135,7 @@ class SetWriter:
         prefix = self._names[name] = self._table + text(2, name)
         return prefix
 
-    def _commit(self, bodies: Sequence[tuple[int, bytes]]) -> None:
+    def _commit(self, bodies: Sequence[_Change], only: int = CREATE) -> None:
         first = sequence = self._sequence
         pack = _BEGIN.pack
         parts = [pack(20, BATCH_BEGIN, REQUEST, sequence, 0, _GENERIC_BATCH)]
@@ -143,7 +145,7 @@ class SetWriter:
             last -= 1
             flags = REQUEST if last else REQUEST | ACK  # the errors of all the others come without being asked for
             if kind == NEWSETELEM:
-                flags |= CREATE
+                flags |= only
             parts.append(pack(20 + len(body), kind, flags, sequence, 0, _GENERIC))
             parts.append(body)
         acknowledged = sequence
@@ -184,12 +186,21 @@ class SetWriter:
 _Change = tuple[int, bytes]
 
 
-def _refresh(prefix: bytes, entries: dict[bytes, bytes]) -> tuple[_Change, _Change, _Change]:
-    new = b"".join(entries.values())
-    new = prefix + _ATTR.pack(4 + len(new), 3 | NESTED) + new
-    old = b"".join([_DEL[len(key)] + key for key in entries])
-    add = (NEWSETELEM, new)
-    return add, (DELSETELEM, prefix + _ATTR.pack(4 + len(old), 3 | NESTED) + old), add
+def _refresh(prefix: bytes, elements: Mapping[bytes, int], *, new: bool = False) -> list[_Change]:
+    """Elements of one set, all of one family, at least one."""
+    size = len(next(iter(elements)))
+    by_end: dict[int, list[bytes]] = {}
+    for key, left in elements.items():
+        by_end.setdefault(left, []).append(key)
+    body = b""
+    for left, keys in by_end.items():  # as a rule one: what is the same between two keys is put there by `join`
+        after = _TIMEOUT + _MILLISECONDS.pack(left)
+        body += _NEW[size] + (after + _NEW[size]).join(keys) + after
+    add = (NEWSETELEM, prefix + _ATTR.pack(4 + len(body), 3 | NESTED) + body)
+    if new:
+        return [add]
+    body = _DEL[size] + _DEL[size].join(elements)
+    return [add, (DELSETELEM, prefix + _ATTR.pack(4 + len(body), 3 | NESTED) + body), add]
 
 
 def elements(sock: socket.socket, table: str, name: str, family: int = INET) -> list[Element]:

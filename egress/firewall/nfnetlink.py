@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Iterator, Sequence
 
-REQUEST, ACK, DUMP, CREATE, APPEND = 0x1, 0x4, 0x300, 0x400, 0x800
+REQUEST, ACK, EXCL, DUMP, CREATE, APPEND = 0x1, 0x4, 0x200, 0x300, 0x400, 0x800
 NLMSG_NOOP, NLMSG_ERROR, NLMSG_DONE = 1, 2, 3
 BATCH_BEGIN, BATCH_END = 0x10, 0x11
 NESTED = 0x8000

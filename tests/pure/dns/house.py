@@ -13,7 +13,7 @@ from tests.pure.dns.plays import A, Reply, allow, ask_bytes, deny, policy, read
 from tests.pure.dns.resolvers import Resolver, Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from egress.dns.interceptor import Denial
     from egress.firewall.leases import Grant
@@ -62,8 +62,8 @@ class House:
         if self.fault is not None:
             raise self.fault
 
-    def _remember(self, news: Iterable[tuple[bytes, str]]) -> None:
-        self.events.append(("remember", sorted(name for _, name in news)))
+    def _remember(self, grants: Sequence[Grant]) -> None:
+        self.events.append(("remember", sorted(grant.teaching.name for grant in grants if grant.teaching)))
 
     def ask(self, name: str = "api.example.com", qtype: int = A, **more: Any) -> None:
         self.client.send(ask_bytes(name, qtype, **more))

@@ -36,10 +36,12 @@ class Noted:
     def ask(
         self, name: str, qtype: int, waiter: Waiter, _now: float, body: bytes, judged: object, ports: object
     ) -> bool:
+        waiter = Waiter(*waiter)
         read = waiter.query
         self.asked.append((name, qtype, body, ports, waiter.limit, read))
         assert body == wire.ask(0, name, qtype)[12:-11]
         if waiter.shape is not None:
+            assert waiter.shape.limit == waiter.limit
             for count in (1, MOST):
                 plain = Plain(bytes(16 * count), ((b"", 0),) * count, 0, ())
                 shape = waiter.shape

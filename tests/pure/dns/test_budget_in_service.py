@@ -51,7 +51,7 @@ def house() -> Iterator[Budgeted]:
 
 def test_both_paths_pay_into_one_account_and_once(house: Budgeted) -> None:
     assert house.asked(f"{'a' * 49}.example.com")  # the careful one, which knows the parent from here on
-    assert house.service.interceptor.below
+    assert house.service.interceptor.ways
     assert house.asked(f"{'b' * 49}.example.com")  # straight
     assert house.asked(f"{'b' * 49}.example.com", AAAA)  # known
     assert house.asked(f"{'c' * 49}.{'a' * 49}.example.com")  # deeper: careful again

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from egress.dns import wire
+from egress.dns import straight, wire
 from egress.dns.answer import DAY, parse_answer
-from egress.dns.interceptor import Interceptor
-from egress.dns.straight import MOST, SHAPES, Shapes, read_answer
+from egress.dns.interceptor import WAYS, Interceptor
+from egress.dns.service import Waiter
+from egress.dns.straight import MOST, read_answer, shape
 from egress.dns.upstream import PENDING
 from tests.pure.dns.house import House
 from tests.pure.dns.plays import AAAA, NXDOMAIN, A, allow, ask_bytes, policy, query
@@ -21,8 +22,6 @@ from tests.pure.dns.sides import Side
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from egress.dns.service import Waiter
 
 NAME = "api.example.com"
 SECTION = {qtype: wire.ask(0, NAME, qtype)[12:-11] for qtype in (A, AAAA, 16)}
@@ -242,7 +241,7 @@ def test_the_second_of_a_kind_goes_straight(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(side.noted, "ask", ask)
     side.straight(ask_bytes("TWO.Example.com", ident=7))
     (waiter,) = waiting
-    assert waiter.shape is not None
+    assert Waiter(*waiter).shape is not None
 
 
 @pytest.mark.parametrize("length", [64, 100, 0xC0])
@@ -294,12 +293,24 @@ def test_e14_shapes_and_parents_are_bounded() -> None:
     side = Side()
     for number in range(5000):
         side.straight(ask_bytes(f"a.n{number}.example.com", edns=512 + number))
-    assert len(side.service._shapes.known) <= SHAPES
-    assert len(side.service.interceptor.below) <= 4096
-    shapes = Shapes()
+    assert len(side.service.interceptor.ways) <= WAYS
     asked = query()
-    shapes.learn(ask_bytes()[:-2] + b"\0\4\0\x0a\0\0", asked, 512)  # options differ from query to query
-    assert not shapes.known
+    assert shape(ask_bytes(), asked, 512) is not None
+    assert shape(ask_bytes()[:-2] + b"\0\4\0\x0a\0\0", asked, 512) is None  # options differ from query to query
+
+
+def test_octets_of_opt_that_look_like_letters_are_not_confused() -> None:
+    side = Side()
+    for size in (0x0261, 0x0241, 0x0261, 0x0241):  # 609 and 577
+        ((*_, limit, _),) = side.straight(ask_bytes(f"a{size}.example.com", edns=size))[0]
+        assert limit == size
+
+
+def test_what_is_remembered_of_records_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(straight, "RECORDS", 8)
+    for ttl in range(40):
+        assert read_answer(message(A, b"\1\2\3\4", ttl=ttl, extra=OPT), SECTION[A], A) is not None
+    assert 0 < len(straight._ADDRESSES) <= 8
 
 
 # -- all of it -----------------------------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ class Guarded:
         return spec
 
     def learn(self, address: str, index: int = 0, seconds: float = 60) -> None:
-        self.firewall.write_learned([(index, packed(address), int(seconds * 1000))])
+        self.firewall.write_learned({index: {packed(address): int(seconds * 1000)}})
 
     def flows(self) -> list[Flow]:
         """Every flow the kernel knows, ours included."""

@@ -27,25 +27,38 @@ def test_write_refresh_delete(guarded: Guarded) -> None:
     guarded.load(learned={0: [(packed("192.0.2.1"), 5000)]})
     firewall = guarded.firewall
     two, six = packed("192.0.2.2"), packed("2001:db8::1")
-    firewall.write_learned([(0, two, 9000), (0, six, 9000), (1, two, 1000)])
+    firewall.write_learned({0: {two: 9000, six: 9000}, 1: {two: 1000}})
     assert set(stored(guarded, "learned4_0")) == {packed("192.0.2.1"), packed("192.0.2.2")}
     assert set(stored(guarded, "learned6_0")) == {packed("2001:db8::1")}
     assert set(stored(guarded, "learned4_1")) == {packed("192.0.2.2")}
-    firewall.write_learned([(0, packed("192.0.2.1"), 60000)])  # longer
-    firewall.write_learned([(0, packed("192.0.2.2"), 500)])  # shorter
+    firewall.write_learned({0: {packed("192.0.2.1"): 60000}})  # longer
+    firewall.write_learned({0: {packed("192.0.2.2"): 500}})  # shorter
     left = stored(guarded, "learned4_0")
     assert 55000 < (left[packed("192.0.2.1")] or 0) <= 60000
     assert (left[packed("192.0.2.2")] or 0) <= 500
     time.sleep(0.7)
-    firewall.write_learned([(0, packed("192.0.2.2"), 5000)])  # expired, perhaps not collected
+    firewall.write_learned({0: {packed("192.0.2.2"): 5000}})  # expired, perhaps not collected
     firewall.delete_learned([(0, packed("192.0.2.1")), (0, packed("192.0.2.99"))])
     assert set(stored(guarded, "learned4_0")) == {packed("192.0.2.2")}
+
+
+def test_what_is_called_new_and_is_there_is_renewed_all_the_same(guarded: Guarded) -> None:
+    """The whole batch, together with what really is new; and one whose time is up, collected or not, is new again."""
+    guarded.load(learned={0: [(packed("192.0.2.1"), 400)]})
+    one, two, three = (packed(f"192.0.2.{number}") for number in (1, 2, 3))
+    guarded.firewall.write_learned({0: {one: 60000, two: 60000}}, new=True)
+    left = stored(guarded, "learned4_0")
+    assert min(left[one] or 0, left[two] or 0) > 55000
+    guarded.firewall.write_learned({0: {three: 200}}, new=True)
+    time.sleep(0.3)
+    guarded.firewall.write_learned({0: {three: 60000}}, new=True)
+    assert (stored(guarded, "learned4_0")[three] or 0) > 55000
 
 
 def test_thousands_at_once(guarded: Guarded) -> None:
     guarded.load()
     addresses = [(0x0B000000 + number).to_bytes(4, "big") for number in range(5000)]
-    guarded.firewall.write_learned([(0, address, 60000) for address in addresses] * 2)
+    guarded.firewall.write_learned({0: dict.fromkeys(addresses, 60000)})
     assert set(stored(guarded, "learned4_0")) == set(addresses)
     guarded.firewall.delete_learned([(0, address) for address in addresses])
     assert not stored(guarded, "learned4_0")
@@ -55,19 +68,19 @@ def test_a_full_set_says_so_and_nothing_of_the_batch_is_written(guarded: Guarded
     guarded.load()
     guarded.lab.sandbox.nft("table inet full {\n set s {\n  type ipv4_addr\n  size 4\n  flags timeout\n }\n}\n")
     writer = SetWriter(guarded.namespace, "full")
-    four = [("s", bytes([192, 0, 2, number]), 60000) for number in range(4)]
-    writer.write(four)
-    writer.write(four)  # a refresh in a full set
+    four = {bytes([192, 0, 2, number]): 60000 for number in range(4)}
+    writer.write({"s": four})
+    writer.write({"s": four})  # a refresh in a full set
     with pytest.raises(SetFull):
-        writer.write([("s", bytes([192, 0, 2, 9]), 60000)])
+        writer.write({"s": {bytes([192, 0, 2, 9]): 60000}})
     writer.delete([("s", bytes([192, 0, 2, 0]))])
     with pytest.raises(SetFull):
-        writer.write([("s", bytes([192, 0, 2, number]), 60000) for number in (10, 11)])
+        writer.write({"s": {bytes([192, 0, 2, number]): 60000 for number in (10, 11)}})
     with guarded.namespace.netlink(NETLINK_NETFILTER) as sock:
         assert {element.key[3] for element in elements(sock, "full", "s")} == {1, 2, 3}
     with pytest.raises(FirewallError, match="No such file"):
-        writer.write([("absent", bytes([192, 0, 2, 1]), 60000)])
-    writer.write(four[1:])
+        writer.write({"absent": {bytes([192, 0, 2, 1]): 60000}})
+    writer.write({"s": {key: left for key, left in four.items() if key[3]}})
     writer.close()
 
 
@@ -84,7 +97,7 @@ def test_no_packet_is_lost_while_an_element_is_renewed(guarded: Guarded) -> None
 
     def renew() -> None:
         nonlocal renewals
-        entry = [(0, packed(target), 60000)]
+        entry = {0: {packed(target): 60000}}
         while not stop.is_set():
             guarded.firewall.write_learned(entry)
             renewals += 1
@@ -115,7 +128,7 @@ def test_the_cost_of_a_write_does_not_depend_on_static_prefixes(guarded: Guarded
     guarded.load()
 
     def median() -> float:
-        entry = [(0, packed("192.0.2.1"), 60000)]
+        entry = {0: {packed("192.0.2.1"): 60000}}
         times = []
         for _ in range(1500):
             started = time.perf_counter()
