@@ -22,7 +22,7 @@ PORT = 7007
 GONE, KEPT = ("198.51.100.31", "2001:db8:31::1"), ("198.51.100.32", "2001:db8:32::1")
 HOSTS = (GONE[0], KEPT[0], GONE[1], KEPT[1])
 NAMES = {"gone.example.com": GONE, "kept.example.com": KEPT}
-FLOWS = 1000
+FLOWS, INBOUND = 1000, 40
 
 
 class Told(NamedTuple):
@@ -70,19 +70,17 @@ def test_e11_of_a_thousand_flows_the_forbidden_half_dies_and_the_other_loses_not
         learn(lab, list(NAMES))
         outside = crowd(lab.internet.namespace, "answer", PORT, *HOSTS)
         inside = crowd(lab.sandbox, "hold", PORT, FLOWS, *HOSTS)
-        inbound = [lab.dial_in(18080) for _ in range(5)]  # as a gateway's, from an address that no rule allows
+        # As a gateway's, from an address that no rule allows: opened from outside, so nobody's to revoke.
+        server = crowd(lab.sandbox, "answer", PORT + 1, lab.link.sandbox, lab.link.sandbox6)
+        dialled = crowd(lab.internet.namespace, "hold", PORT + 1, INBOUND, lab.link.sandbox, lab.link.sandbox6)
         time.sleep(1.0)
         changed = time.monotonic()
         assert sidecar.api("POST", "/policy", allow("kept.example.com"), timeout=30).status == 200
         answered = time.monotonic()
         time.sleep(3.0)
         ours, theirs = told(inside), told(outside)
-        for connection in inbound:
-            connection.settimeout(10)
-            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert connection.recv(100).startswith(b"HTTP/1.1 200"), "nobody's to revoke"
-            connection.close()
-        for process in (inside, outside):
+        within, without = told(server), told(dialled)
+        for process in (inside, outside, dialled, server):
             process.communicate("", timeout=30)
     doomed = [number for number in range(FLOWS) if HOSTS[number % 4] in GONE]
     assert set(ours) == set(theirs) == set(range(FLOWS)), "the control: all of them were open, both ways"
@@ -96,6 +94,10 @@ def test_e11_of_a_thousand_flows_the_forbidden_half_dies_and_the_other_loses_not
         for end in (ours[number], theirs[number]):
             assert (end.lost, end.ended) == (0, ""), number
             assert end.last > answered + 1, "it goes on"
+    assert set(within) == set(without) == set(range(INBOUND))
+    for end in (*within.values(), *without.values()):
+        assert (end.lost, end.ended) == (0, "")
+        assert end.last > answered + 1
 
 
 BLOCKED = r"""

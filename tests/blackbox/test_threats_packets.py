@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -185,13 +186,56 @@ def test_e5_a_firewall_mark_earns_nothing(place: Place, mark: str) -> None:
     assert "connected" in place.lab.python(_MARK, place.host(), mark, "80", identity=CONTAINER_ROOT).stdout
 
 
-def test_e16_etc_hosts_teaches_nothing(place: Place) -> None:
-    """/etc/hosts gives a program an address that no answer gave: to the guard it is a literal."""
-    name, true, false = place.name(), place.host(), place.host()
+_HOSTS = r"""
+import socket, sys
+name, address = sys.argv[1:3]
+open("/etc/hosts", "a").write("%s %s\n" % (address, name))
+found = sorted({info[4][0] for info in socket.getaddrinfo(name, 80, proto=socket.IPPROTO_TCP)})
+try:
+    socket.create_connection((name, 80), 5).close()
+    print(*found, "connected")
+except OSError as error:
+    print(*found, error.strerror)
+"""
+
+
+_OWN_HOSTS = """
+mount -t tmpfs -o mode=777 none /mnt && cp /etc/hosts /mnt/hosts && chmod 666 /mnt/hosts &&
+mount --bind /mnt/hosts /etc/hosts && exec "$@"
+"""
+
+
+@pytest.mark.parametrize("family", [4, 6])
+@ATTACKERS
+def test_e16_etc_hosts_teaches_nothing(place: Place, attacker: Identity, family: int) -> None:
+    """A program whose /etc/hosts leads an allowed name elsewhere; the control is the same where a rule allows that."""
+    name, true, false = place.name(), place.host(family), place.host(family)
     place.allow(name)
     place.teach(true, name=name)
-    assert place.lab.connect(false, 80) in REJECTED
+    interpreter = "/usr/bin/python3" if attacker.uid and os.path.exists("/usr/bin/python3") else sys.executable
+
+    def program() -> str:
+        argv = [
+            "unshare",
+            "--mount",
+            "sh",
+            "-c",
+            _OWN_HOSTS,
+            "sh",
+            *attacker.prefix(),
+            interpreter,
+            "-I",
+            "-c",
+            _HOSTS,
+            name,
+            false,
+        ]
+        return place.lab.run(argv, check=True).stdout.strip()
+
+    assert program() == f"{false} Connection refused"
     assert place.lab.connect(true, 80) == "connected"
+    place.allow(name, false)
+    assert program() == f"{false} connected"
 
 
 _COLLIDE = r"""
