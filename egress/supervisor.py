@@ -30,7 +30,7 @@ STOP_WITHIN = 0.7  # seconds a worker has to end before it is killed
 KILLED_WITHIN = 0.2  # seconds
 SETTLED = 5.0  # seconds after which a worker counts as well
 BACK_OFF = (0.0, 0.0, 0.01, 0.05, 0.1, 0.5, 1.0)  # seconds before the n-th restart of a worker that does not settle
-RECEIVE = 1 << 20  # octets of a UDP socket's queue, which the kernel doubles for its own book-keeping
+RECEIVE = 2 << 20  # octets of a UDP socket's queue, which the kernel doubles for its own book-keeping
 _SO_RCVBUFFORCE = 33  # asm-generic/socket.h; not in Python's socket module
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGCHLD, signal.SIGHUP)
 
@@ -291,9 +291,9 @@ def _bound(
 
 
 def _make_room(sock: socket.socket) -> None:
-    """For what arrives while the worker is not on a processor, or not alive: some 2,500 questions in every place.
+    """For what arrives while the worker is not on a processor, or not alive: some 5,000 questions in every place.
 
-    By itself the kernel has room for a fifth of that (net.core.rmem_max); in a user namespace it stays so.
+    By itself the kernel has room for a tenth of that (net.core.rmem_max); in a user namespace it stays so.
     """
     try:
         sock.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, RECEIVE)
