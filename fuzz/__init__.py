@@ -21,6 +21,8 @@ TARGETS = (
     "request_head",
     "response_head",
     "chunked_body",
+    "client_hello",
+    "plain_requests",
     "proxy_header",
     "refused_packet",
 )

@@ -12,6 +12,7 @@ there was one.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import random
 import re
 import subprocess
@@ -53,6 +54,12 @@ def main(arguments: list[str]) -> int:
     for name in options.targets:
         if name not in TARGETS:
             parser.error(f"no target {name!r}; there are {', '.join(TARGETS)}")
+    if importlib.util.find_spec("atheris") is None:
+        print(
+            "fuzz: atheris is not there: it is built for Linux on x86_64 only, and `make setup` installs it",
+            file=sys.stderr,
+        )
+        return 2
     targets = options.targets or list(TARGETS)
     if options.again:
         for name in targets:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from fuzz.targets.policies import SAMPLES, VOCABULARY, holds
+from fuzz.targets.policies import SAMPLES, VOCABULARY, comes_back
 from fuzz.targets.policy_json import said
 from policies.edit import delete, patch
 from policies.model import Action, NetworkPolicy
@@ -49,10 +49,10 @@ def check(data: bytes) -> None:
         elif kind == b"\2":
             rules = parse_rule_file(body, Action.DENY, "deny.always")
             assert all(rule.action is Action.DENY and rule.origin.startswith("deny.always:") for rule in rules)
-            holds(patch(NetworkPolicy(), rules))
+            comes_back(patch(NetworkPolicy(), rules))
         else:
             rules = parse_target_list(body.decode("latin-1"), Action.ALLOW, "ALLOW")
-            holds(patch(NetworkPolicy(), rules))
+            comes_back(patch(NetworkPolicy(), rules))
     except PolicyError as error:
         said(error)
 
@@ -68,7 +68,7 @@ def patched(body: bytes) -> None:
         assert keys[0] == rules[0].key
         assert [rule.origin for rule in after.egress] == [f"egress[{number}]" for number in range(len(keys))]
         assert patch(after, rules) == after, "the same patch again changes nothing"
-    holds(patch(POLICIES[3], rules))
+    comes_back(patch(POLICIES[3], rules))
 
 
 def deleted(body: bytes) -> None:

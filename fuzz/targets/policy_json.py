@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 LONGEST = 600
 WORDS = (
-    *VOCABULARY, b'{"', b'":', b'"}', b'","', b"[]", b'{"egress":[{"action":"allow","target":"', b'"}]}', b'"ports":[',
+    *VOCABULARY, b'{"', b'":', b'"}', b'","', b"[]", b'{"egress":[{"action":"allow","target":"', b'"}]}',
+    b'"ports":[',
 )  # fmt: skip
 _DEEP = b"[" * 500
 

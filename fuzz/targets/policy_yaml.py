@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 LONGEST = 500
 WORDS = (
-    *VOCABULARY, b"\n- ", b": ", b"\n  ", b"egress:\n- action: allow\n  target: ", b"'", b'"', b"&a ", b"*a", b"!!str ",
-    b"---\n", b"<<: ", b"|\n ", b">-\n ", b"? ", b"# ", b"%YAML 1.1\n", b"22:30", b"0o17", b"~", b"no",
+    *VOCABULARY, b"\n- ", b": ", b"\n  ", b"egress:\n- action: allow\n  target: ", b"'", b'"', b"&a ", b"*a",
+    b"!!str ", b"---\n", b"<<: ", b"|\n ", b">-\n ", b"? ", b"# ", b"%YAML 1.1\n", b"22:30", b"0o17", b"~", b"no",
 )  # fmt: skip
 
 
