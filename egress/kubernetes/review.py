@@ -20,7 +20,10 @@ from egress.kubernetes.settings import INJECTED
 from egress.literals import safe
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from egress.kubernetes.settings import Settings
+    from policies.model import NetworkPolicy
 
 VERSION = "admission.k8s.io/v1"
 _WARNING, _WARNINGS = 200, 16  # the API server cuts at 256 octets each, and at 4096 in all
@@ -55,9 +58,11 @@ class Verdict(NamedTuple):
         return {"apiVersion": VERSION, "kind": "AdmissionReview", "response": response}
 
 
-def judge(body: bytes, settings: Settings) -> Verdict:
-    """Answer one review. Raises NotAReview."""
+def judge(body: bytes, settings: Settings, policies: Mapping[str, NetworkPolicy] | None = None) -> Verdict:
+    """Answer one review; `policies` are those of pods that name none, by namespace. Raises NotAReview."""
     request = _request(body)
+    if policies:
+        settings = settings._replace(policy=policies.get(request.text("namespace"), settings.policy))
     uid = request.text("uid")
     if not uid:
         raise NotAReview("request.uid is missing")

@@ -152,5 +152,8 @@ def test_the_webhook_refuses_to_start_with_what_cannot_serve(tmp_path: Path) -> 
     missing = quick("webhook", "--tls-cert", str(tmp_path / "no.crt"), "--tls-key", str(tmp_path / "no.key"))
     assert missing.returncode == 2
     assert "no.crt: no such file or directory" in missing.stderr
+    for text in ("builds", "=web-only", "a_b=web-only"):
+        assert "write it like builds=" in quick("webhook", "--policy-for", text).stderr
+    assert "neither a file nor a preset" in quick("webhook", "--policy-for", "builds=web-onyl").stderr
     (tmp_path / "x").write_text("x")
     assert "is not PEM" in quick("webhook", "--tls-cert", str(tmp_path / "x"), "--tls-key", str(tmp_path / "x")).stderr

@@ -15,7 +15,9 @@ from egress.kubernetes.inject import inject
 from egress.kubernetes.patch import difference
 from egress.kubernetes.review import NotAReview, judge
 from egress.kubernetes.settings import Settings
-from tests.pure.kubernetes.pods import container, pod
+from policies import presets
+from policies.parser import parse_policy
+from tests.pure.kubernetes.pods import POLICY, container, pod, sidecar, variables
 
 PODS = {"group": "", "version": "v1", "resource": "pods"}
 
@@ -80,6 +82,19 @@ def test_a_created_pod_gets_what_inject_gives_it() -> None:
     response = answer(review(bare, dryRun=True))
     assert patched(bare, response) == inject(bare).document
     assert response["warnings"] == ["sallyport: no sallyport.io/policy annotation: the policy is deny all"]
+
+
+def test_a_namespace_may_have_a_policy_for_pods_that_name_none() -> None:
+    policies = {"n": parse_policy(POLICY)}
+    for document, namespace, wanted in (
+        (pod(None), "n", POLICY),
+        (pod(None), "other", ""),
+        (pod("web-only"), "n", presets.text("web-only")),
+    ):
+        body = review(document, namespace=namespace)
+        made = patched(document, judge(body, Settings(), policies).document()["response"])
+        found = variables(sidecar(made))["OPENSANDBOX_EGRESS_RULES"]
+        assert parse_policy(found) == parse_policy(wanted, yaml=True)
 
 
 def test_a_pod_that_has_it_all_is_not_patched() -> None:

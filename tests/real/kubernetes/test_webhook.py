@@ -330,7 +330,7 @@ def test_while_it_ends_it_is_not_ready_and_what_came_before_is_answered(
 def program(mounted: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
     egress = Path(sys.prefix, "bin", "egress")
     process = subprocess.Popen(
-        [egress, "webhook", "--listen", "127.0.0.1:0", "--drain-delay", "0", "--policy", "web-only", "--image",
+        [egress, "webhook", "--listen", "127.0.0.1:0", "--drain-delay", "0", "--policy-for", "n=web-only", "--image",
          "i.example.com/e:1", "--tls-cert", mounted / "tls.crt", "--tls-key", mounted / "tls.key"],
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
