@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from lab import Lab
     from lab.reply import Reply
 
-REFUSED = ("refused", "admin-prohibited")
+REFUSED = {"tcp": ("refused",), "udp": ("admin-prohibited", "dropped"), "echo": ("admin-prohibited", "dropped")}
+"""What is heard at once; the kernel says few ICMP errors a second, and EPERM where it would be one more."""
 PROBES = 14  # after each step
 FLOWS = 12  # held open at most
 _RECOVERY = 20.0  # seconds in which everything must be well again after a fault
@@ -123,7 +124,7 @@ class Play:
             if heard == "timeout" and self.heard(probe) == "connected":
                 return  # this machine was too busy
             self.differ(f"{probe} is allowed, and {heard}", probe)
-        elif not expected and heard not in REFUSED:
+        elif not expected and heard not in REFUSED[probe.protocol]:
             self.differ(f"{probe} is not allowed, and {heard}", probe)
 
     def heard(self, probe: Probe) -> str:
