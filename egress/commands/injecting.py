@@ -28,7 +28,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     add("--token-from", metavar="secret/NAME[/KEY]", default="",
         help="a Secret in the pod's namespace with the token for changing the policy (key: token)")  # fmt: skip
     add("--requests", metavar="R=Q,...", default="cpu=10m,memory=64Mi", help="default cpu=10m,memory=64Mi")
-    add("--limits", metavar="R=Q,...", default="memory=128Mi", help="default memory=128Mi; nothing: no limits")
+    add("--limits", metavar="R=Q,...", default="memory=256Mi", help="default memory=256Mi; nothing: no limits")
     add("--env", metavar="NAME=VALUE", action="append", default=[],
         help="another of the sidecar's variables, as in docs/egress.md; may be given again")  # fmt: skip
 

@@ -10,7 +10,7 @@ from egress.literals import safe
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_DEEPEST = 32
+_DEEPEST = 200
 _TEMPLATES: dict[tuple[str, str], tuple[str, ...]] = {
     ("", "Pod"): (),
     ("", "PodTemplate"): ("template",),

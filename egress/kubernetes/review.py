@@ -16,7 +16,7 @@ from egress.kubernetes.inject import drop, inject
 from egress.kubernetes.patch import difference
 from egress.kubernetes.policy import wanted
 from egress.kubernetes.refusals import container_refusals
-from egress.kubernetes.settings import INJECTED
+from egress.kubernetes.settings import CONTAINER
 from egress.literals import safe
 
 if TYPE_CHECKING:
@@ -97,7 +97,9 @@ def _ephemeral(request: Place, settings: Settings) -> dict[str, Any]:
     """The pod with its new ephemeral containers put right. Raises Refused."""
     made = deepcopy(request.object("object").value)
     pod = Place("", made)
-    if INJECTED not in pod.object("metadata").object("annotations").value:
+    inits = pod.object("spec").objects("initContainers")
+    # By the specification, which nobody changes any more; annotations can be taken away.
+    if not any(one.value.get("name") == CONTAINER and one.value.get("restartPolicy") == "Always" for one in inits):
         return made
     old = request.object("oldObject").object("spec").list("ephemeralContainers")
     token = wanted(pod, settings, lambda _: None).token
@@ -106,7 +108,7 @@ def _ephemeral(request: Place, settings: Settings) -> dict[str, Any]:
         if container.value in old:
             continue
         target = container.text("targetContainerName")
-        if target == "egress":
+        if target == CONTAINER:
             faults.append(Fault(container.at("targetContainerName"), "is the sidecar, whose processes are its own"))
         against = list(container_refusals(container, settings, token))
         faults += against

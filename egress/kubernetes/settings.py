@@ -46,7 +46,7 @@ class Settings(NamedTuple):
     token: Reference | None = None  # where a pod names none of its own
     policy: NetworkPolicy = NetworkPolicy()
     requests: tuple[tuple[str, str], ...] = (("cpu", "10m"), ("memory", "64Mi"))
-    limits: tuple[tuple[str, str], ...] = (("memory", "128Mi"),)
+    limits: tuple[tuple[str, str], ...] = (("memory", "256Mi"),)  # 42 MB under load, and what is on the volume
     variables: tuple[tuple[str, str], ...] = ()  # others of the sidecar's, checked
 
 

@@ -127,6 +127,7 @@ def test_what_changes_nothing_of_ours_passes() -> None:
 def ephemeral(*added: dict[str, Any], guarded: bool = True, old: tuple[dict[str, Any], ...] = ()) -> tuple[Any, bytes]:
     before = inject(pod()).document if guarded else pod(None)
     before["spec"]["ephemeralContainers"] = list(old)
+    before["metadata"]["annotations"] = {}  # which are everybody's to change, as the specification is not
     after = deepcopy(before)
     after["spec"]["ephemeralContainers"] = [*deepcopy(old), *added]
     return after, review(after, "UPDATE", subResource="ephemeralcontainers", oldObject=before)
