@@ -15,7 +15,7 @@ from policies.firstmatch import Entry, Outcome, PortSpace
 from policies.model import Action, Decision
 from policies.name_index import NameIndex
 from policies.ports import DOT_PORT, ECHO_NAMES, NOTHING
-from policies.special import ORDINARY, AddressClass, classify
+from policies.special import AddressClass, classify
 from policies.values import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Teach(Enum):
     """One that names don't teach and no rule opens: taken out of the answer."""
 
 
-_LEARN = Teach.LEARN  # an enum's member costs more than a global
+_LEARN, _ORDINARY = Teach.LEARN, AddressClass.ORDINARY  # an enum's member costs more than a global
 
 
 class CompiledPolicy:
@@ -204,11 +204,10 @@ class CompiledPolicy:
 
     def teach(self, packed: bytes) -> Teach:
         """What an allowed name may do with this address in its answer. O(log rules)."""
-        kind = classify(packed)
-        if kind is ORDINARY:
+        address_class, _ = classify(packed)
+        if address_class is _ORDINARY:
             return _LEARN
         packed = unmap(packed)
-        address_class = kind.address_class
         if address_class is AddressClass.INTERNAL and self._default_allow:
             return Teach.LEARN
         return Teach.KEEP if self._addresses.find(packed).allow & self._space.transport else Teach.STRIP
