@@ -18,7 +18,7 @@ SEED ?= 0
 # How often `make kills` kills.
 N ?= 500
 
-.PHONY: help setup demo test lint pure real blackbox image test-browser test-agent-sdk test-e2e test-kubernetes test-runtimes fuzz soak bench-dns bench-load bench-http bench-e2e kills threats format lock clean
+.PHONY: help setup demo test lint pure real blackbox image test-docker test-browser test-agent-sdk test-e2e test-kubernetes test-runtimes fuzz soak bench-dns bench-load bench-http bench-e2e bench-docker kills threats format lock clean
 
 help:
 	@echo "Sallyport: the guarded door of a sandbox."
@@ -32,6 +32,7 @@ help:
 	@echo "  make real        the tests with namespaces, nftables and sockets; root"
 	@echo "  make blackbox    the programs as a container runs them; root"
 	@echo "  make image       build the image and run it, with a Docker daemon of its own; root"
+	@echo "  make test-docker  egress attach, egress docker and the Compose example, with a Docker daemon of their own; root, a minute"
 	@echo "  make test-agent-sdk  the gateway with the SDK of Kubernetes agent-sandbox, which it installs (half a minute)"
 	@echo "  make test-e2e    OpenSandbox's own server and SDK with our images, on a Docker daemon of the test's own; root, minutes"
 	@echo "  make test-kubernetes  providers, webhook and manifests against real Kubernetes API servers, built by Go once"
@@ -46,6 +47,7 @@ help:
 	@echo "  make bench-load  measure it under floods, a revocation and its lock-down; root, ten minutes; writes into docs/"
 	@echo "  make bench-http  measure the gateway against nginx, haproxy, Go, Node and Python proxies; minutes; writes into docs/"
 	@echo "  make bench-e2e   what a policy costs a sandbox's creation under OpenSandbox's server; root, minutes; writes into docs/"
+	@echo "  make bench-docker  how soon docker watch guards a container, and what each takes; root, a minute"
 	@echo "  make format      let ruff set the code"
 	@echo "  make lock        resolve requirements/*.lock anew (make lock UPGRADE=--upgrade for the newest)"
 	@echo "  make clean       remove .venv and every cache"
@@ -60,9 +62,10 @@ demo: setup
 
 test: lint
 	@tools/test-image
+	@tools/test-docker
 	@$(PYTHON_VENV) -m lab
 	@$(PYTHON_VENV) -m pytest -n 3 --dist loadscope $(SIDE_BY_SIDE)
-	@$(PYTHON_VENV) -m pytest $(SIDE_BY_SIDE:%=--ignore=%) \
+	@$(PYTHON_VENV) -m pytest $(SIDE_BY_SIDE:%=--ignore=%) --ignore=tests/docker \
 		--ignore-glob='tests/blackbox/test_image*.py' --ignore=tests/blackbox/test_docker_provider.py \
 		--ignore=tests/blackbox/test_kubernetes_api.py --ignore=tests/blackbox/test_kubernetes_pods.py
 
@@ -76,6 +79,9 @@ pure real blackbox: setup
 
 image: setup
 	@tools/test-image
+
+test-docker: setup
+	@tools/test-docker
 
 test-browser: setup
 	@tools/setup-browser
@@ -120,6 +126,9 @@ bench-http: setup
 bench-e2e: setup
 	@tools/setup-sdk opensandbox
 	@tools/test-image $(PYTHON_VENV) -m tests.e2e.bench --write
+
+bench-docker: setup
+	@$(PYTHON_VENV) -m bench.docker
 
 format: setup
 	@$(PYTHON_VENV) -m ruff check --fix --quiet $(CODE) || true
