@@ -12,8 +12,10 @@ with the kernel goes through `Firewall`, which knows the namespace.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
+from socket import SOCK_STREAM
 
 from egress.dns.interceptor import Interceptor
 from egress.dns.service import Service
@@ -404,11 +406,12 @@ class Guard:
         ports = effective(compiled, packed, Teaching(name, chain, NOTHING, 0.0, 0.0))
         return ports is not None and ports.contains("tcp", port)
 
-    def dial(self, packed: bytes, port: int) -> socket.socket:
-        """A socket of the relay's, connecting. Raises OSError."""
-        assert self._spec is not None
-        assert self._spec.relay is not None
-        return self.firewall.tcp(packed, port, self._spec.relay.exemption)
+    def spare(self, family: int) -> socket.socket:
+        """A TCP socket for the relay, which reaches what names have opened and nothing else. Raises OSError."""
+        relay = self._spec.relay if self._spec is not None else None
+        if relay is None:
+            raise OSError(errno.ENOTCONN, "no ruleset is loaded")
+        return self.firewall.namespace.exempted(family, SOCK_STREAM, relay.exemption)
 
     def _cut(self, done: Callable[[BaseException | None], None]) -> None:
         if not self.enforcing:

@@ -107,6 +107,12 @@ class Loop:
         if self._writers.pop(fd, None) is not None:
             self._register(fd)
 
+    def forget(self, fd: int) -> None:
+        """Neither read nor write it any more; to be closed next, which is how the kernel hears of it."""
+        self._readers.pop(fd, None)
+        self._writers.pop(fd, None)
+        self._masks.pop(fd, None)
+
     def _register(self, fd: int) -> None:
         mask = (_READ if fd in self._readers else 0) | (select.EPOLLOUT if fd in self._writers else 0)
         old = self._masks.get(fd, 0)

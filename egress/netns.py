@@ -126,17 +126,26 @@ class Namespace:
         device, though it never left `lo`.)
         """
         family = socket.AF_INET if len(packed) == 4 else socket.AF_INET6
+        sock = self.exempted(family, kind, exemption)
+        try:
+            if kind == socket.SOCK_DGRAM:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 18)
+            code = sock.connect_ex((socket.inet_ntop(family, packed), port))
+            if code not in (0, errno.EINPROGRESS):
+                raise OSError(code, os.strerror(code))
+        except OSError:
+            sock.close()
+            raise
+        return sock
+
+    def exempted(self, family: int, kind: int, exemption: Exemption | None) -> socket.socket:
+        """A non-blocking socket that is not connected yet. Raises OSError."""
         sock = self.open(family, kind | socket.SOCK_NONBLOCK)
         try:
             if exemption is not None:
                 # As bytes: these options are ints to Python, and half of the range is negative numbers.
                 sock.setsockopt(socket.SOL_SOCKET, _SO_MARK, struct.pack("=I", exemption.mark))
                 sock.setsockopt(socket.SOL_SOCKET, _SO_PRIORITY, struct.pack("=I", exemption.priority))
-            if kind == socket.SOCK_DGRAM:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 18)
-            code = sock.connect_ex((socket.inet_ntop(family, packed), port))
-            if code not in (0, errno.EINPROGRESS):
-                raise OSError(code, os.strerror(code))
         except OSError:
             sock.close()
             raise

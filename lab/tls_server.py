@@ -36,6 +36,7 @@ names: dict[int, str] = {}
 def talk(client: socket.socket, secure: ssl.SSLContext) -> None:
     with contextlib.suppress(OSError), client:
         client.settimeout(60)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else each answer waits for a delayed ACK
         sock = secure.wrap_socket(client, server_side=True)
         with sock:
             name = names.pop(id(sock), "nobody")

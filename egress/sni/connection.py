@@ -1,6 +1,6 @@
 """One relayed connection, from its first octet to its end.
 
-    accepted ─▶ hello: read, until it says its name ─▶ asked: the worker judges ─▶ connecting, with the worker's socket
+    accepted ─▶ hello: read, until it says its name ─▶ asked: the worker judges ─▶ (starved: of a socket) ─▶ connecting
       ─▶ the hello is replayed ─▶ (TLS: the server's first word; for another hello, that too is read) ─▶ two lanes
 
 Whatever is refused ends with a reset, at once.
@@ -8,6 +8,7 @@ Whatever is refused ends with a reset, at once.
 
 from __future__ import annotations
 
+import errno
 import socket
 import struct
 
@@ -23,10 +24,15 @@ if TYPE_CHECKING:
     from egress.sni.relay import Relay
 
 READ = 16_384  # octets read at a time before the name is known
-HELLO, ASKED, CONNECTING, WORD, RELAYED, GONE = range(6)
+HELLO, ASKED, STARVED, CONNECTING, WORD, RELAYED, GONE = range(7)
 _RESET = struct.pack("=ii", 1, 0)  # SO_LINGER: close sends a reset
 _ENCRYPTED = "an encrypted ClientHello (ECH), behind which the name cannot be seen"
 _TCP_CLOSE = 7  # the first octet of struct tcp_info
+
+
+def _dial(sock: socket.socket, packed: bytes, port: int) -> int:
+    """Begin to connect; an errno."""
+    return sock.connect_ex((socket.inet_ntop(sock.family, packed), port))
 
 
 class Again:
@@ -66,10 +72,11 @@ class Connection:
         self._later = b""  # of what the client has sent, what the server has to wait for
         self._lanes: tuple[Lane, ...] = ()
         self.unjudged = 0  # octets that wait for a verdict
+        self._heard = self._spoken = False  # the loop reads the client, the server
 
     def begin(self) -> None:
+        self._heard = True
         self._relay.loop.add_reader(self._client.fileno(), self._read)
-        self._read()
 
     # -- the name --------------------------------------------------------------------------------------------------
     def _read(self) -> None:
@@ -103,8 +110,8 @@ class Connection:
             self.refuse(str(refusal))
             return
         if self.name:
-            self._relay.loop.remove_reader(self._client.fileno())
             self.state = ASKED
+            self._relay.loop.add_reader(self._client.fileno(), self._pause)
             self._relay.ask(self)
 
     def too_late(self) -> None:
@@ -112,16 +119,31 @@ class Connection:
         if self.state == HELLO:
             self.refuse("the client did not say in time for which name it is" if self.unjudged else
                         "the client said nothing: only TLS on 443 and HTTP on 80 can be let through")  # fmt: skip
-        elif self.state == ASKED:
+        elif self.state in (ASKED, STARVED):
             self.refuse("no verdict came in time")
 
     # -- the server ------------------------------------------------------------------------------------------------
-    def opened(self, server: socket.socket, chain: tuple[str, ...]) -> None:
-        """The worker's word: go on, by this socket."""
-        self._server, self.chain = server, chain
-        self.state = CONNECTING
+    def allowed(self, chain: tuple[str, ...]) -> None:
+        """The worker's word: go on."""
+        self.chain = chain
         self._relay.judged(self)
-        self._replay(registered=False)
+        self.connect()
+
+    def connect(self) -> None:
+        """With a socket that the worker has made; once more when there was none."""
+        self.state = STARVED
+        server = self._server = self._relay.spare(self)
+        if server is None:
+            return
+        self.state = CONNECTING
+        server.setblocking(False)
+        server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        code = _dial(server, self.packed, self.port)
+        if code and code != errno.EINPROGRESS:
+            self.close(reset=True)
+        else:
+            self._replay(registered=False)
 
     def _replay(self, *, registered: bool) -> None:
         server, loop = self._server, self._relay.loop
@@ -145,6 +167,12 @@ class Connection:
         else:
             self.state = WORD
             loop.add_reader(server.fileno(), self._first_word)
+            self._spoken = True
+
+    def _pause(self) -> None:
+        """The client goes on before it is its turn (early data): what it says waits where it is."""
+        self._heard = False
+        self._relay.loop.remove_reader(self._client.fileno())
 
     def _first_word(self) -> None:
         """Whether the server wants another ClientHello; until that is known, nothing more of the client's goes on."""
@@ -163,7 +191,6 @@ class Connection:
         again = asks_again(self._head) if data else False
         if again is None:
             return
-        self._relay.loop.remove_reader(server.fileno())
         later, through = self._later, Again(reader.hello) if again else None
         if through is not None and later:
             try:
@@ -180,17 +207,20 @@ class Connection:
         self._head = self._later = b""
         if through is None:
             self._reader = Requests()  # the hello is needed no more
-        there = Lane(relay.loop, relay.pipes, self._client, server, up, through, self._ended, self._broke)
-        back = Lane(relay.loop, relay.pipes, server, self._client, down, None, self._ended, self._broke)
+        loop, pipes, ended, broke, client = relay.loop, relay.pipes, self._ended, self._broke, self._client
+        there = Lane(loop, pipes, client, server, up, through, ended, broke, reading=self._heard)
+        back = Lane(loop, pipes, server, client, down, None, ended, broke, reading=self._spoken)
         self._lanes = (there, back)
         back.begin()
         if self.state == RELAYED:
             there.begin()
 
     # -- the end ---------------------------------------------------------------------------------------------------
-    def _ended(self) -> None:
-        if all(lane.done for lane in self._lanes):
+    def _ended(self, lane: Lane) -> None:
+        if all(one.done for one in self._lanes):
             self.close(reset=False)
+        else:
+            lane.sink.shutdown(socket.SHUT_WR)
 
     def _broke(self, error: Exception) -> None:
         if isinstance(error, Refused):
@@ -217,11 +247,10 @@ class Connection:
         self._relay.judged(self)
         self.state = GONE
         for lane in self._lanes:
-            lane.close()
+            lane.close(sockets_too=True)
         for sock in (self._client, self._server):
             if sock is not None:
-                self._relay.loop.remove_reader(sock.fileno())
-                self._relay.loop.remove_writer(sock.fileno())
+                self._relay.loop.forget(sock.fileno())
                 if reset:
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                 sock.close()

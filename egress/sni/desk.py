@@ -1,12 +1,12 @@
-"""The worker's part of the name guard: it judges each connection, opens the way for it, and tells what was refused."""
+"""The worker's part of the name guard: it judges names, makes sockets, and tells what was refused."""
 
 from __future__ import annotations
 
-import errno
+from socket import AF_INET, AF_INET6
 
 from egress.sni import messages
 from egress.sni.messages import Message
-from egress.sni.post import Post
+from egress.sni.post import SOCKETS, Post
 from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
         def judge_name(self, packed: bytes, port: int, name: str) -> Verdict: ...
         def still_allows(self, packed: bytes, port: int, name: str, chain: tuple[str, ...]) -> bool: ...
-        def dial(self, packed: bytes, port: int) -> socket.socket: ...
+        def spare(self, family: int) -> socket.socket: ...
+
+
+QUIET = 10.0  # seconds between complaints
 
 
 class Refusal(NamedTuple):
@@ -50,6 +53,8 @@ class Desk:
         self._house = house
         self._refused = refused
         self._failed = failed
+        self._loop = loop
+        self._quiet_until = 0.0
         self._post = Post(loop, channel, self._hear)
         self._post.send(Message(messages.RECHECK, 1))
 
@@ -57,8 +62,8 @@ class Desk:
         """The policy changed: connections that it forbids are to end."""
         self._post.send(Message(messages.RECHECK, 0))
 
-    def _hear(self, message: Message, stray: socket.socket | None) -> None:
-        if stray is not None:
+    def _hear(self, message: Message, strays: list[socket.socket]) -> None:
+        for stray in strays:
             stray.close()
         number, packed, port, texts = message.number, message.packed, message.port, message.texts
         if message.kind == messages.ASK and len(texts) == 1:
@@ -68,6 +73,8 @@ class Desk:
                 self._post.send(Message(messages.CUT, number))
         elif message.kind == messages.REFUSED and len(texts) == 2:
             self._refused(Refusal(packed, port, texts[0], texts[1], "", number))
+        elif message.kind == messages.NEED and port in _FAMILIES:
+            self._spare(port)
 
     def _ask(self, number: int, packed: bytes, port: int, name: str) -> None:
         verdict = self._house.judge_name(packed, port, name)
@@ -75,18 +82,22 @@ class Desk:
             self._post.send(Message(messages.DENIED, number))
             self._refused(Refusal(packed, port, name, verdict.reason, verdict.rule, 1))
             return
+        self._post.send(Message(messages.ALLOWED, number, texts=verdict.chain))
+
+    def _spare(self, family: int) -> None:
+        """Sockets that the relay may connect to what names have opened. Even none is an answer."""
+        made: list[socket.socket] = []
         try:
-            server = self._house.dial(packed, port)
+            while len(made) < SOCKETS:
+                made.append(self._house.spare(family))
         except OSError as error:
-            # What the network says is the client's to hear; what we lack is the operator's.
-            if error.errno in _OURS:
-                self._failed(f"a connection that was let through could not be opened: {error.strerror}")
-            self._post.send(Message(messages.FAILED, number))
-            return
-        try:
-            self._post.send_socket(Message(messages.OPENED, number, texts=verdict.chain), server)
-        finally:
-            server.close()
+            if self._loop.now() >= self._quiet_until:
+                self._quiet_until = self._loop.now() + QUIET
+                self._failed(f"connections that were let through cannot be opened: {error.strerror}")
+        if not made or not self._post.send_sockets(Message(messages.SPARE, 0, port=family), made):
+            self._post.send(Message(messages.SPARE, 0, port=family))
+        for sock in made:
+            sock.close()
 
 
-_OURS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EPERM))
+_FAMILIES = (AF_INET, AF_INET6)

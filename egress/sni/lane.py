@@ -1,7 +1,8 @@
-"""One direction of a relayed connection: by splice(2) through a pipe, so that no octet is copied to us.
+"""One direction of a relayed connection. What is long goes by splice(2) through a pipe and is never copied to us.
 
-    source ─▶ [through: read and judged, for as long as that is needed] ─▶ head ─▶ ┐
-    source ────────────────────────────────────────────────────────────▶ pipe ─▶ ┴▶ sink
+    source ─▶ [through: read along and judged, for as long as that is needed] ─▶ head ─▶ ┐
+    source ─▶ few octets: read ─────────────────────────────────────────────────▶ head ─▶ ┼▶ sink
+    source ─▶ many: ────────────────────────────────────────────────────────────▶ pipe ─▶ ┘
 
 A lane reads only when what it had is gone, so the sink's slowness is the source's. Pipes are lent for as long as
 something is in them: idle connections have none.
@@ -10,11 +11,11 @@ something is in them: idle connections have none.
 from __future__ import annotations
 
 import os
-import socket
 
 from policies.values import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
     from typing import Protocol
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 
 CHUNK = 65_536  # octets in one go: what a pipe holds
+FEW = 16_384  # octets that are read rather than spliced: two calls, not three
 _ROUNDS = 4  # goes before others have their turn
 _FLAGS = os.SPLICE_F_NONBLOCK | os.SPLICE_F_MOVE
 _SPARE = 64  # empty pipes that are kept
@@ -45,7 +47,7 @@ class Pipes:
         return self._spare.pop() if self._spare else os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def give(self, pipe: tuple[int, int], *, empty: bool) -> None:
-        """Back; one that is not empty is somebody's secret."""
+        """Back; one that is not empty holds what is somebody's."""
         if empty and len(self._spare) < _SPARE:
             self._spare.append(pipe)
         else:
@@ -54,11 +56,12 @@ class Pipes:
 
 
 class Lane:
-    """One direction. `ended` is told when the source's end has reached the sink; errors go to `broke`."""
+    """One direction. `ended` is called when all that the source said before its end is with the sink; errors go to
+    `broke`."""
 
     __slots__ = (
-        "_broke", "_ended", "_inside", "_last", "_loop", "_pipe", "_pipes", "_reading", "_writing", "done", "head",
-        "sink", "source", "through",
+        "_broke", "_drained", "_ended", "_inside", "_last", "_loop", "_many", "_pipe", "_pipes", "_reading",
+        "_writing", "done", "head", "sink", "source", "through",
     )  # fmt: skip
 
     def __init__(
@@ -69,9 +72,12 @@ class Lane:
         sink: socket.socket,
         head: bytes,
         through: Through | None,
-        ended: Callable[[], None],
+        ended: Callable[[Lane], None],
         broke: Callable[[Exception], None],
+        *,
+        reading: bool = False,
     ) -> None:
+        """`reading`: the loop reads the source already, for somebody before us."""
         self.source = source
         self.sink = sink
         self.head = head
@@ -84,70 +90,79 @@ class Lane:
         self._pipe: tuple[int, int] | None = None
         self._inside = 0  # octets in the pipe
         self._last = False  # the source has ended
-        self._reading = self._writing = False
+        self._drained = False  # the source had no more when it was read
+        self._many = False  # the source has much to say
+        self._reading, self._writing = reading, False
+        if reading:
+            loop.add_reader(source.fileno(), self.pump)
 
     def begin(self) -> None:
-        if self.head:
-            self.pump()
-        else:
-            self._wait(reading=True)
+        """Pass on what there is already."""
+        self._drained = True
+        self._pump()
 
     def pump(self) -> None:
         """Move what can be moved."""
+        self._drained = False
+        self._pump()
+
+    def _pump(self) -> None:
         try:
             self._move()
         except Exception as error:  # noqa: BLE001 - OSError of either end, Refused of what reads along
             self._broke(error)
 
     def _move(self) -> None:
-        for _ in range(_ROUNDS):
+        rounds = _ROUNDS
+        while True:
             try:
-                if self.head:
-                    self.head = self.head[self.sink.send(self.head) :]
-                elif self._inside:
-                    assert self._pipe is not None
-                    self._inside -= os.splice(self._pipe[0], self.sink.fileno(), self._inside, flags=_FLAGS)
+                self._flush()
             except BlockingIOError:
-                self._wait(writing=True)
+                self._wait(reading=False, writing=True)
                 return
-            if self.head or self._inside:
-                continue
             if self._last:
-                self._finish()
+                self.done = True
+                self.close()
+                self._ended(self)
                 return
+            if self._drained or not rounds:
+                break
+            rounds -= 1
             try:
                 self._read()
             except BlockingIOError:
-                self._release()
-                self._wait(reading=True)
-                return
-        if self.head or self._inside:
-            self._wait(writing=True)
-        else:
-            self._release()
-            self._wait(reading=True)
+                break
+        self._release()
+        self._wait(reading=True, writing=False)
+
+    def _flush(self) -> None:
+        while self.head:
+            sent = self.sink.send(self.head)
+            self.head = self.head[sent:]
+        while self._inside:
+            assert self._pipe is not None
+            self._inside -= os.splice(self._pipe[0], self.sink.fileno(), self._inside, flags=_FLAGS)
 
     def _read(self) -> None:
-        if self.through is not None:
-            data = self.source.recv(CHUNK)
-            if data:
+        if self._many and self.through is None:
+            if self._pipe is None:
+                self._pipe = self._pipes.take()
+            count = self._inside = os.splice(self.source.fileno(), self._pipe[1], CHUNK, flags=_FLAGS)
+            self._many = count >= FEW
+        else:
+            data = self.source.recv(FEW)
+            count = len(data)
+            self._many = count == FEW
+            if self.through is None:
+                self.head = data
+            elif data:
                 self.head = self.through.feed(data)
                 if self.through.done:
                     self.through = None
-            self._last = not data
-            return
-        if self._pipe is None:
-            self._pipe = self._pipes.take()
-        self._inside = os.splice(self.source.fileno(), self._pipe[1], CHUNK, flags=_FLAGS)
-        self._last = not self._inside
+        self._last = not count
+        self._drained = count < FEW
 
-    def _finish(self) -> None:
-        self.done = True
-        self.close()
-        self.sink.shutdown(socket.SHUT_WR)
-        self._ended()
-
-    def _wait(self, *, reading: bool = False, writing: bool = False) -> None:
+    def _wait(self, *, reading: bool, writing: bool) -> None:
         if reading is not self._reading:
             self._reading = reading
             if reading:
@@ -166,7 +181,8 @@ class Lane:
             self._pipes.give(self._pipe, empty=not self._inside)
             self._pipe, self._inside = None, 0
 
-    def close(self) -> None:
-        """Let go of the loop and the pipe; the sockets are the connection's."""
-        self._wait()
+    def close(self, *, sockets_too: bool = False) -> None:
+        """Let go of the pipe and, unless the sockets are closed next, of the loop."""
         self._release()
+        if not sockets_too:
+            self._wait(reading=False, writing=False)

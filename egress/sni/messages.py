@@ -1,13 +1,14 @@
 """What the name guard's relay and the worker tell each other, each message one datagram. Pure.
 
-relay ─▶ worker   ASK       may this connection go on, and to where? `text` is the name
+relay ─▶ worker   ASK       may this connection go on? `texts` are the name
                   CHECK     it may no longer be so: the name, and what the worker said of it
-                  REFUSED   a connection was refused: the name if there was one, and the reason
-worker ─▶ relay   OPENED    yes; the socket comes with it. `text` goes back with CHECK
+                  REFUSED   a connection was refused, `number` of them: the name if there was one, and the reason
+                  NEED      sockets, of the family in `port`
+worker ─▶ relay   ALLOWED   yes. `texts` go back with CHECK
                   DENIED    no
-                  FAILED    yes, but no socket could be had
                   CUT       end it
-                  RECHECK   the policy changed, or this worker is new: ask again, about all
+                  SPARE     sockets of the family in `port`
+                  RECHECK   the policy changed, or (`number` is 1) this worker is new: ask again, about all
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import struct
 
 from policies.values import NamedTuple
 
-ASK, CHECK, REFUSED, OPENED, DENIED, FAILED, CUT, RECHECK = range(8)
+ASK, CHECK, REFUSED, NEED, ALLOWED, DENIED, CUT, SPARE, RECHECK = range(9)
 LONGEST = 8192  # octets of a message
 _HEAD = struct.Struct("=BQHB")
 

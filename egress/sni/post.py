@@ -1,4 +1,4 @@
-"""One end of the channel between the relay and the worker: datagrams of a unix socket pair, some with a socket.
+"""One end of the channel between the relay and the worker: datagrams of a unix socket pair, some with sockets.
 
 The supervisor holds both ends, so neither of the two notices that the other one dies: what was sent waits for the
 next, and whoever waits for an answer has a clock.
@@ -14,13 +14,14 @@ from egress.sni.messages import LONGEST, decode
 from policies.values import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from egress.loop import Loop
     from egress.sni.messages import Message
 
 TURN = 16  # messages taken in a turn of the loop: others want it too
 QUEUED = 256  # messages that may wait for the other side, if they can be spared
+SOCKETS = 8  # that may come with a message
 _DESCRIPTOR = array.array("i").itemsize
 
 
@@ -28,7 +29,7 @@ class Post:
     """Sends and receives on the loop's thread."""
 
     def __init__(
-        self, loop: Loop, channel: socket.socket, hear: Callable[[Message, socket.socket | None], None]
+        self, loop: Loop, channel: socket.socket, hear: Callable[[Message, list[socket.socket]], None]
     ) -> None:
         self._loop = loop
         self._channel = channel
@@ -52,11 +53,11 @@ class Post:
         else:
             self.lost += 1
 
-    def send_socket(self, message: Message, sock: socket.socket) -> bool:
-        """Now or never; the socket stays ours to close. False: it was not sent."""
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [sock.fileno()]))]
+    def send_sockets(self, message: Message, some: Sequence[socket.socket]) -> bool:
+        """Now or never; the sockets stay ours to close. False: they were not sent."""
+        numbers = array.array("i", [sock.fileno() for sock in some])
         try:
-            self._channel.sendmsg([message.encode()], rights)
+            self._channel.sendmsg([message.encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)])
         except OSError:
             return False
         return True
@@ -75,7 +76,7 @@ class Post:
         for _ in range(TURN):
             try:
                 data, ancillary, _, _ = self._channel.recvmsg(
-                    LONGEST, socket.CMSG_SPACE(_DESCRIPTOR), socket.MSG_CMSG_CLOEXEC
+                    LONGEST, socket.CMSG_SPACE(SOCKETS * _DESCRIPTOR), socket.MSG_CMSG_CLOEXEC
                 )
             except BlockingIOError:
                 return
@@ -91,4 +92,4 @@ class Post:
                 for sock in came:
                     sock.close()
                 continue
-            self._hear(message, came[0] if came else None)
+            self._hear(message, came)

@@ -1,8 +1,8 @@
 """The name guard's process: takes redirected connections, hears which name they are for, and relays them.
 
-It has no capability. It opens no socket but by the worker, which judges each connection and hands over one that is
-already on its way, with the mark that the ruleset asks for: whoever takes this process over, with what hostile code
-and hostile servers have sent it, reaches what names have opened, and nothing else. Beside the worker and not in it,
+It has no capability. The worker judges the names, and makes the sockets that go on, with the mark that the ruleset asks
+for: whoever takes this process over, with what hostile code and hostile servers have sent it, reaches what names have
+opened, and nothing else. Beside the worker and not in it,
 because gigabytes that pass here must not make an answer wait (docs/sni.md).
 
 Killed, its connections end, new ones wait in the listener's queue until the next process takes them, and nothing is
@@ -19,10 +19,10 @@ from collections import deque
 
 from egress.loop import Loop
 from egress.sni import messages
-from egress.sni.connection import ASKED, HELLO, RELAYED, Connection
+from egress.sni.connection import ASKED, RELAYED, STARVED, Connection
 from egress.sni.lane import Pipes
 from egress.sni.messages import Message
-from egress.sni.post import Post
+from egress.sni.post import SOCKETS, Post
 from policies.values import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -35,11 +35,12 @@ UNJUDGED = 8 << 20  # octets that may wait for verdicts in all
 ASKED_AT_ONCE = 32  # questions that the worker has at a time
 TOLD = 200  # refusals told in a second; more are counted
 BACKLOG = 512
-_BURST = 32  # connections taken in a turn
+REMEMBERED = 2.0  # seconds for which a name that was allowed somewhere is not asked about again
+_MEMORIES = 1024
 _TICK = 0.1  # seconds between looks at the clock
 _SWEEP = 2.0  # seconds between looks at connections that are closed in one direction
+_LOOPBACK6 = bytes(15) + b"\1"
 _ORIGINAL_DST = 80  # SO_ORIGINAL_DST, IP6T_SO_ORIGINAL_DST: linux/netfilter_ipv4.h, linux/netfilter_ipv6/ip6_tables.h
-_KEEPALIVE = 300  # seconds of silence after which a server is asked whether it is still there
 
 
 class Relay:
@@ -61,14 +62,20 @@ class Relay:
         self._waiting: deque[Connection] = deque()  # for the worker to have time
         self._asked = 0
         self._unjudged = 0
+        self._allowed: dict[tuple[bytes, int, str], tuple[float, tuple[str, ...]]] = {}  # until when, and CHECK's texts
+        self._sockets: dict[int, list[socket.socket]] = {socket.AF_INET: [], socket.AF_INET6: []}
+        self._needed: set[int] = set()  # families of which more are under way
+        self._starved: list[Connection] = []  # that wait for a socket
         self._times: deque[tuple[float, Connection]] = deque()  # by when their name has to be judged
         self._told = (0.0, 0)  # since when how many refusals were told
         self._untold = 0
         self._most = min(CONNECTIONS, max(1, (_descriptors() - 64) // DESCRIPTORS))
         self._post = Post(self.loop, channel, self._hear)
         for listener in listeners:
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # what is accepted inherits it
             listener.listen(BACKLOG)
             self._listen(listener)
+            self._need(listener.family)
         self.loop.call_later(_SWEEP, self._sweep)
 
     def run(self) -> int:
@@ -80,22 +87,15 @@ class Relay:
         self.loop.add_reader(listener.fileno(), lambda: self._accept(listener))
 
     def _accept(self, listener: socket.socket) -> None:
-        for _ in range(_BURST):
-            try:
-                client, _ = listener.accept()
-            except BlockingIOError:
-                return
-            except ConnectionAbortedError:
-                continue
-            except OSError:  # no descriptor, no memory: others may be done in a moment
-                self.loop.remove_reader(listener.fileno())
-                self.loop.call_later(_TICK, lambda: self._listen(listener))
-                return
-            self._take(client)
-
-    def _take(self, client: socket.socket) -> None:
+        try:
+            client, _ = listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError:  # no descriptor, no memory: others may be done in a moment
+            self.loop.remove_reader(listener.fileno())
+            self.loop.call_later(_TICK, lambda: self._listen(listener))
+            return
         client.setblocking(False)
-        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         wanted = _original(client)
         self._number += 1
         packed, port = wanted or (b"", 0)
@@ -113,7 +113,7 @@ class Relay:
 
     def _tick(self) -> None:
         now, times = self.loop.now(), self._times
-        while times and (times[0][0] <= now or times[0][1].state not in (HELLO, ASKED)):
+        while times and (times[0][0] <= now or times[0][1].state > STARVED):
             _, one = times.popleft()
             one.too_late()
         if times:
@@ -136,11 +136,15 @@ class Relay:
         one.unjudged = 0
 
     def ask(self, one: Connection) -> None:
-        if self._asked >= ASKED_AT_ONCE:
+        """Its name is known: is it allowed there?"""
+        known = self._allowed.get((one.packed, one.port, one.name))
+        if known is not None and known[0] > self.loop.now():
+            one.allowed(known[1])
+        elif self._asked >= ASKED_AT_ONCE:
             self._waiting.append(one)
-            return
-        self._asked += 1
-        self._post.send(Message(messages.ASK, one.number, one.packed, one.port, (one.name,)))
+        else:
+            self._asked += 1
+            self._post.send(Message(messages.ASK, one.number, one.packed, one.port, (one.name,)))
 
     def _answered(self) -> None:
         self._asked = max(0, self._asked - 1)
@@ -149,33 +153,40 @@ class Relay:
             if one.state == ASKED:
                 self.ask(one)
 
-    def _hear(self, message: Message, server: socket.socket | None) -> None:
+    def _hear(self, message: Message, came: list[socket.socket]) -> None:
         kind = message.kind
+        if kind == messages.SPARE and message.port in self._sockets:
+            self._supply(message.port, came)
+            return
+        for sock in came:
+            sock.close()
+        one = self._connections.get(message.number)
         if kind == messages.RECHECK:
             self._recheck(new_worker=bool(message.number))
-            return
-        one = self._connections.get(message.number)
-        if kind == messages.CUT:
-            if one is not None:
-                one.close(reset=True)
-            return
-        self._answered()
-        if one is None or one.state != ASKED:
-            if server is not None:
-                server.close()
-        elif kind == messages.OPENED and server is not None:
-            server.setblocking(False)
-            server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            server.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            server.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE)
-            one.opened(server, message.texts)
-        else:
-            one.close(reset=True)  # the worker tells why
+        elif kind == messages.CUT and one is not None:
+            one.close(reset=True)
+        elif kind in (messages.ALLOWED, messages.DENIED):
+            self._answered()
+            if one is None or one.state != ASKED:
+                return
+            if kind == messages.DENIED:
+                one.close(reset=True)  # the worker tells why
+                return
+            if len(self._allowed) >= _MEMORIES:
+                self._allowed.clear()
+            self._allowed[(one.packed, one.port, one.name)] = self.loop.now() + REMEMBERED, message.texts
+            one.allowed(message.texts)
 
     def _recheck(self, *, new_worker: bool) -> None:
-        """What is asked at the moment was asked of a worker that is no more, when there is a new one."""
+        """What was allowed may be so no more. Of what is asked at the moment a new worker may know nothing."""
+        self._allowed.clear()
         if new_worker:
             self._asked = 0
+            for family, some in self._sockets.items():  # their mark may be one of a ruleset that stands no more
+                while some:
+                    some.pop().close()
+                self._needed.discard(family)
+                self._need(family)
         for one in list(self._connections.values()):
             if one.state == ASKED and new_worker and one not in self._waiting:
                 self.ask(one)
@@ -184,6 +195,35 @@ class Relay:
         if new_worker:
             self._asked += 1
             self._answered()
+
+    # -- sockets ---------------------------------------------------------------------------------------------------
+    def spare(self, one: Connection) -> socket.socket | None:
+        """One that is not connected yet; None: there is none, and `one` gets it as soon as there is."""
+        family = socket.AF_INET if len(one.packed) == 4 else socket.AF_INET6
+        some = self._sockets[family]
+        found = some.pop() if some else None
+        if len(some) < SOCKETS // 2:
+            self._need(family)
+        if found is None:
+            self._starved.append(one)
+        return found
+
+    def _need(self, family: int) -> None:
+        if family not in self._needed:
+            self._needed.add(family)
+            self._post.send(Message(messages.NEED, 0, port=family))
+
+    def _supply(self, family: int, came: list[socket.socket]) -> None:
+        self._needed.discard(family)
+        self._sockets[family] += came
+        starved, self._starved = self._starved, []
+        for one in starved:
+            if one.state != STARVED:
+                continue
+            if came or len(one.packed) != (4 if family == socket.AF_INET else 16):
+                one.connect()
+            else:
+                one.close(reset=True)  # the worker tells why
 
     # -- going out -------------------------------------------------------------------------------------------------
     def forget(self, one: Connection) -> None:
@@ -217,15 +257,13 @@ def _original(client: socket.socket) -> tuple[bytes, int] | None:
         else:
             data = client.getsockopt(socket.IPPROTO_IPV6, _ORIGINAL_DST, 28)
             packed = data[8:24]
-        here = client.getsockname()
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ENOTCONN, errno.EINVAL, errno.ENOPROTOOPT):
             raise
         return None
-    port = int.from_bytes(data[2:4], "big")
-    if (socket.inet_ntop(client.family, packed), port) == tuple(here[:2]) or packed[0] == 127:
+    if packed[0] == 127 or packed == _LOOPBACK6:
         return None
-    return packed, port
+    return packed, int.from_bytes(data[2:4], "big")
 
 
 def _descriptors() -> int:

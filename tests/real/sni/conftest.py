@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from egress.sni import messages, relay
+from egress.sni import connection, messages, relay
 from egress.sni.messages import Message, decode
+from egress.sni.post import SOCKETS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,13 +22,14 @@ RESET = struct.pack("=ii", 1, 0)
 
 
 class Worker:
-    """Answers the relay's questions: by default each connection is opened to `server`."""
+    """Answers the relay's questions: by default each connection is allowed, and goes to `server`."""
 
     def __init__(self, channel: socket.socket, server: tuple[str, int]) -> None:
         self.channel = channel
         self.server = server
         self.heard: list[Message] = []
-        self.silent = False
+        self.silent = False  # to questions
+        self.mean = False  # with sockets
         self.denied: set[str] = set()  # names
         self.cut: set[str] = set()
         threading.Thread(target=self._run, daemon=True).start()
@@ -44,6 +46,8 @@ class Worker:
             self.heard.append(message)
             if message.kind == messages.ASK and not self.silent:
                 self.answer(message)
+            elif message.kind == messages.NEED and not self.mean:
+                self.supply()
             elif message.kind == messages.CHECK and message.texts[0] in self.cut:
                 self.channel.send(Message(messages.CUT, message.number).encode())
 
@@ -51,12 +55,14 @@ class Worker:
         if message.texts[0] in self.denied:
             self.channel.send(Message(messages.DENIED, message.number).encode())
             return
-        sock = socket.socket()
-        sock.setblocking(False)
-        sock.connect_ex(self.server)
-        socket.send_fds(self.channel, [Message(messages.OPENED, message.number, texts=("link",)).encode()],
-                        [sock.fileno()])  # fmt: skip
-        sock.close()
+        self.channel.send(Message(messages.ALLOWED, message.number, texts=("link",)).encode())
+
+    def supply(self) -> None:
+        socks = [socket.socket() for _ in range(SOCKETS)]
+        message = Message(messages.SPARE, 0, port=socket.AF_INET).encode()
+        socket.send_fds(self.channel, [message], [sock.fileno() for sock in socks])
+        for sock in socks:
+            sock.close()
 
     def said(self, kind: int) -> list[Message]:
         return [message for message in self.heard if message.kind == kind]
@@ -71,11 +77,12 @@ class Ground:
         self.origin.settimeout(10)
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.listener.setblocking(False)
+        monkeypatch.setattr(connection, "_dial", lambda sock, *_: sock.connect_ex(self.worker.server))
         monkeypatch.setattr(relay, "_original", lambda _: (b"\xc6\x33\x64\x0a", self.port))
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.errors: list[BaseException] = []
         self.relay = relay.Relay([self.listener], ours, passes_encrypted=False, report=self.errors.append)
-        self.worker = Worker(theirs, self.origin.getsockname())
+        self.worker: Worker = Worker(theirs, self.origin.getsockname())
         self._ours = ours
         self._open: list[socket.socket] = []
         self._thread = threading.Thread(target=self.relay.run, daemon=True)
@@ -124,6 +131,11 @@ class Ground:
             sock.close()
         for one in list(self.relay._connections.values()):
             one.close(reset=True)
+        for some in self.relay._sockets.values():
+            for sock in some:
+                sock.close()
+        for pipe in self.relay.pipes._spare:
+            self.relay.pipes.give(pipe, empty=False)
         self.relay.loop.close()
 
 

@@ -14,6 +14,7 @@ import pytest
 from egress.sni import connection, messages
 from egress.sni import relay as relay_module
 from egress.sni.messages import Message
+from egress.sni.post import SOCKETS
 from tests.pure.sni.hellos import hello
 from tests.real.sni.conftest import ORIGINAL, RESET, Ground, ending, soon
 
@@ -182,9 +183,46 @@ def test_a_verdict_that_comes_too_late_opens_nothing(ground: Ground) -> None:
     client.sendall(GET)
     assert ending(client) == "reset"
     ground.worker.answer(ground.worker.said(messages.ASK)[0])
-    server = ground.server()
-    assert ending(server) in ("closed", "reset")
     assert ground.calm()
+    ground.origin.settimeout(0.3)
+    with pytest.raises(TimeoutError):
+        ground.origin.accept()
+
+
+def test_a_verdict_is_remembered_until_something_changes(ground: Ground) -> None:
+    for _ in range(3):
+        ground.pair()
+    assert len(ground.worker.said(messages.ASK)) == 1
+    ground.worker.channel.send(Message(messages.RECHECK, 0).encode())
+    assert soon(lambda: not ground.on_loop(lambda: ground.relay._allowed))
+    ground.worker.denied = {"api.example.com"}
+    client = ground.client()
+    client.sendall(GET)
+    assert ending(client) == "reset"
+    assert len(ground.worker.said(messages.ASK)) == 2
+
+
+def test_who_finds_no_socket_waits_for_one(ground: Ground) -> None:
+    ground.worker.mean = True
+    held = [ground.pair() for _ in range(SOCKETS)]
+    client = ground.client()
+    client.sendall(GET)
+    assert soon(lambda: ground.on_loop(lambda: len(ground.relay._starved)) == 1)
+    ground.worker.supply()
+    server = ground.server()
+    assert server.recv(len(GET), socket.MSG_WAITALL) == GET
+    assert len(held) == SOCKETS
+
+
+def test_who_finds_no_socket_at_all_is_refused(ground: Ground) -> None:
+    ground.worker.mean = True
+    for _ in range(SOCKETS):
+        ground.pair()
+    client = ground.client()
+    client.sendall(GET)
+    assert soon(lambda: ground.on_loop(lambda: len(ground.relay._starved)) == 1)
+    ground.worker.channel.send(Message(messages.SPARE, 0, port=socket.AF_INET).encode())
+    assert ending(client) == "reset"
 
 
 def test_a_new_worker_is_asked_what_the_old_one_was(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
