@@ -15,6 +15,7 @@ from egress.guard import digest
 from egress.log import Log
 from egress.netns import Namespace
 from egress.outside import Outside
+from egress.runtimes import beside
 from egress.supervisor import StartError, bind_dns, spare_memory
 from policies.matcher import compile_policy
 from policies.model import PolicyError
@@ -104,6 +105,9 @@ class Ward:
         self._loop.run_in_thread(prepare, prepared)
 
     def _shortcoming(self) -> str:
+        stack = beside(self._firewall.namespace)
+        if stack is not None and not stack.held:
+            return stack.words
         if self.container.raw and self._firewall.capabilities().raw == "none":
             return "this kernel cannot hold packet sockets (Linux 5.16 can): run it with --cap-drop NET_RAW"
         if self.container.raw and not self._places.sockets:

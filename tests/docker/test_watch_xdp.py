@@ -1,4 +1,4 @@
-"""E6 from outside: a watched container gets no XDP socket, and one that has one already is never let through."""
+"""E6 from outside: what would lead past a watched container's rules, XDP sockets and tc, leads to a closed gate."""
 
 from __future__ import annotations
 
@@ -49,3 +49,22 @@ def test_e6_one_that_holds_an_xdp_socket_already_is_not_let_through(watching: Wa
 
 def links(pid: str) -> list[str]:
     return [str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()]
+
+
+def test_a_machine_that_tc_joins_to_the_network_stays_behind_the_gate(watching: Watching) -> None:
+    """As Kata joins the tap device of its machine to the container's eth0: past every rule in there."""
+    inside = ["ip link add tap0_kata type veth peer name vm0", "ip link set tap0_kata up", *redirect()]
+    with watching.held():
+        watching.run("machine")
+        pid = watching.host.docker("inspect", "--format={{.State.Pid}}", "machine").strip()
+        for command in inside:
+            done = subprocess.run(["nsenter", "-t", pid, "-n", *command.split()], capture_output=True, text=True)
+            if done.returncode:
+                pytest.skip(f"{command}: {done.stderr.strip()}")
+    watching.said("tc redirects what comes in on tap0_kata")
+    assert not watching.reaches("machine", "http://198.51.100.10/")
+
+
+def redirect() -> tuple[str, str]:
+    rule = "filter add dev tap0_kata parent ffff: protocol all u32 match u8 0 0 action mirred egress redirect dev eth0"
+    return "tc qdisc add dev tap0_kata ingress", f"tc {rule}"
