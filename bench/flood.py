@@ -9,6 +9,7 @@ the whole way into the listener's socket, so one core reaches some 100,000 a sec
     denied    names that no rule allows, each once           same    one allowed name
     unheard   as distinct, and the resolver never answers    garbage octets, and names that lead back to themselves
     addressed as distinct, with a new address each           stream  half-open and slow connections, RATE a second
+    pipeline  denied names over SOCKETS connections, each full of them, as many as are taken up to RATE
 """
 
 from __future__ import annotations
@@ -125,11 +126,45 @@ def streams(rate: int, seconds: float, host: str) -> dict[str, float]:
     return {"sent": opened, "failed": 0, "seconds": time.monotonic() - begin}
 
 
+def pipelines(count: int, rate: int, seconds: float, host: str) -> dict[str, float]:
+    """Every connection is kept full; answers are read and forgotten. Opened again where somebody hangs up, as on what
+    follows a batch that was cut: that is no question any more."""
+    make = KINDS["denied"]
+    batch = b"".join(len(question).to_bytes(2, "big") + question for question in map(make, range(64)))
+    size = len(batch) // 64
+    socks: list[socket.socket | None] = [None] * count
+    octets = 0
+    begin = time.monotonic()
+    while (passed := time.monotonic() - begin) < seconds:
+        for number, sock in enumerate(socks):
+            try:
+                if sock is None:
+                    sock = socks[number] = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+                    sock.setblocking(False)
+                    sock.connect_ex((host, 53))
+                if octets < passed * rate * size:
+                    octets += sock.send(batch)
+                sock.recv(65536)
+            except BlockingIOError:
+                pass
+            except OSError:
+                if sock is not None:
+                    sock.close()
+                socks[number] = None
+        time.sleep(_TICK)
+    return {"sent": octets // size, "failed": 0, "seconds": time.monotonic() - begin}
+
+
 def main() -> None:
     kind, count, rate, seconds, host = sys.argv[1], *map(int, sys.argv[2:4]), float(sys.argv[4]), sys.argv[5]
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    done = streams(rate, seconds, host) if kind == "stream" else datagrams(KINDS[kind], count, rate, seconds, host)
+    if kind == "stream":
+        done = streams(rate, seconds, host)
+    elif kind == "pipeline":
+        done = pipelines(count, rate, seconds, host)
+    else:
+        done = datagrams(KINDS[kind], count, rate, seconds, host)
     print(json.dumps(done), flush=True)
 
 

@@ -50,6 +50,7 @@ FLOODS = (
     Flood("garbage, one socket", "garbage", 1),
     Flood("garbage", "garbage", SOCKETS),
     Flood("any name allowed: a new zone each time", "zones", SOCKETS, EVERY_NAME),
+    Flood("TCP, 100 connections full of denied names", "pipeline", 100),
     Flood(f"TCP, {CONNECTIONS} connections a second, slow and half open", "stream", 0),
 )
 

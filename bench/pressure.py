@@ -94,8 +94,8 @@ def floods(run: Run) -> None:
     ]  # fmt: skip
     run.section(
         "Floods of DNS",
-        f"{RATE:,} questions a second for {run.size.seconds:g} s, by root in the sandbox; where nothing else is said from "
-        "4,000 sockets, each name once. *Taken* is what the sidecar took out of its queue, whatever came of it: "
+        f"{RATE:,} questions a second for {run.size.seconds:g} s, by root in the sandbox; where nothing else is said "
+        "from 4,000 sockets, each name once. *Taken* is what the sidecar took out of its queue, whatever came of it: "
         "answered, refused or dropped ([why dropped](decisions/0008-what-goes-unanswered-under-a-flood.md)). Beside it "
         "an honest client asks 50 questions a second, each from a new port: half of them for names that the sidecar "
         "knows, half for new ones below another wildcard than the flood's. Without an answer within a second a "

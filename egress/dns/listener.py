@@ -2,13 +2,15 @@
 
 A connection looks like a UDP socket to the rest: `sendto` takes a message and frames it. At most CONNECTIONS are open;
 a new one takes the place of the one that was idle longest, so that a thousand held open keep nobody out. A client that
-closes its side still gets the answers it waits for.
+closes its side still gets the answers it waits for. In a turn of the loop SHARE questions are handed on, whoever asks
+them; what is more waits for the next one, so that a hundred connections full of questions do not hold up everybody.
 """
 
 from __future__ import annotations
 
 import errno
 import socket
+from collections import deque
 
 from policies.values import TYPE_CHECKING
 
@@ -22,6 +24,8 @@ CONNECTIONS = 128
 IDLE = 10.0  # seconds without a complete question or a whole answer
 AWAITING = 130.0  # seconds for one that still waits for an answer: more than the longest time-out of a resolver
 QUESTION = 2048  # octets: more is not a question anybody asks
+SHARE = 64  # questions in a turn of the loop, over all connections
+MINE = 8  # of one of them
 UNSENT = 128 * 1024  # octets of answers that a client does not read
 BUFFER = 64 * 1024  # octets of them that the kernel holds before: by itself it would take megabytes
 SWEEP = 2.0  # seconds
@@ -32,7 +36,7 @@ _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 class TcpClient:
     """One connection."""
 
-    __slots__ = ("_buffer", "_ended", "_fd", "_out", "_server", "_sock", "active", "awaiting")
+    __slots__ = ("_buffer", "_ended", "_fd", "_out", "_server", "_sock", "active", "awaiting", "queued")
 
     def __init__(self, server: TcpListener, sock: socket.socket, now: float) -> None:
         self._server = server
@@ -43,6 +47,7 @@ class TcpClient:
         self._ended = False  # the client has closed its side
         self.active = now
         self.awaiting = 0  # questions handed on and not answered
+        self.queued = False  # it has questions that wait for the next turn
 
     def sendto(self, message: bytes, _address: Any) -> None:
         """Frame and send; what the socket does not take now follows when it can."""
@@ -73,7 +78,9 @@ class TcpClient:
             self.close()
 
     def readable(self) -> None:
-        """Take what came, and hand on every complete question."""
+        """Take what came, and hand on every complete question that there is time for."""
+        if self.queued:
+            return  # what it has sent first comes first
         try:
             chunk = self._sock.recv(4096)
         except (BlockingIOError, InterruptedError):
@@ -84,22 +91,29 @@ class TcpClient:
         if not chunk:
             self._half_closed()
             return
+        self._buffer += chunk
+        self.hand_on()
+
+    def hand_on(self) -> None:
+        """The complete questions in the buffer, as long as this turn's share lasts."""
         buffer = self._buffer
-        buffer += chunk
-        while len(buffer) >= 2:
+        mine = 0
+        while len(buffer) >= 2 and self._fd >= 0:
             length = buffer[0] << 8 | buffer[1]
             if length > QUESTION or length < 12:
                 self.close()
                 return
             if len(buffer) < length + 2:
                 break
+            if mine == MINE or not self._server.has_time():
+                self._server.queue(self)
+                break
+            mine += 1
             message = bytes(buffer[2 : length + 2])
             del buffer[: length + 2]
             self.active = self._server.loop.now()
             self.awaiting += 1
             self._server.handle(message, self)
-            if self._fd < 0:
-                return
 
     def _half_closed(self) -> None:
         if self._buffer or (self.awaiting <= 0 and not self._out):
@@ -141,7 +155,34 @@ class TcpListener:
         self._sock = sock
         self._closed = False
         self._sweeping = False
+        self._turn = 0  # the loop's, that `_left` questions are left of
+        self._left = SHARE
+        self._queue: deque[TcpClient] = deque()
         loop.add_reader(sock.fileno(), self._accept)
+
+    def has_time(self) -> bool:
+        """May one more question be handed on in this turn?"""
+        turn = self.loop.turns
+        if turn != self._turn:
+            self._turn = turn
+            self._left = SHARE
+        if not self._left:
+            return False
+        self._left -= 1
+        return True
+
+    def queue(self, client: TcpClient) -> None:
+        """It goes on in the next turn, behind those that wait already."""
+        if not self._queue:
+            self.loop.call_soon(self._resume)
+        client.queued = True
+        self._queue.append(client)
+
+    def _resume(self) -> None:
+        waiting, self._queue = self._queue, deque()
+        for client in waiting:
+            client.queued = False
+            client.hand_on()
 
     def _accept(self) -> None:
         for _ in range(16):

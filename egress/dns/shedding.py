@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 TAKEN = 512  # questions taken in one go, some two milliseconds' worth
-WINDOW = 0.25  # seconds: shares are for so long
-PORT_WINDOWS = 8  # that a port is remembered for at least, and twice that at most
+WINDOW = 0.025  # seconds: shares are for so long, so that what they admit is soon done
+PORT_WINDOWS = 80  # that a port is remembered for at least, and twice that at most
 PORT_SHARE = 4000  # questions from one port in these: 2,000 a second, more than a browser or package manager asks
-PARENT_SHARE = 400  # new names below one parent
-NEW_SHARE = 500  # new names in all, which may take a sixth of the worker's time
-FIRST_SHARE = 500  # beyond that, from ports that are not remembered: who asks one question has one answer
-KNOWN_SHARE = 2000  # known names beyond all of these
+PARENT_SHARE = 40  # new names below one parent
+NEW_SHARE = 50  # new names in all, which may take a sixth of the worker's time
+FIRST_SHARE = 50  # beyond that, from ports that are not remembered: who asks one question has one answer
+KNOWN_SHARE = 200  # known names beyond all of these
 LEAST = 0.05  # of these shares, where the queue goes on losing questions: a slow or busy machine
 PARENTS = 4096  # that are counted; further ones only in all
 FULL = 256 * 1024  # octets of memory in a receive queue, some three hundred questions
@@ -109,7 +109,7 @@ class Shedding:
         """A window has ended: where the queue lost questions in it, the next ones have smaller shares."""
         before = self._lost.get(queue, lost)
         self._lost[queue] = lost
-        self._part = max(self._part / 2, LEAST) if lost > before else min(self._part * 1.25, 1.0)
+        self._part = max(self._part / 2, LEAST) if lost > before else min(self._part * 1.1, 1.0)
 
     # -- what ----------------------------------------------------------------------------------------------------
     def drain(

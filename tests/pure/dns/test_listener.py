@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import errno
 import socket
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 
-from egress.dns.listener import AWAITING, CONNECTIONS, IDLE, PAUSE, QUESTION, SWEEP, TcpListener
+from egress.dns.listener import (
+    AWAITING,
+    CONNECTIONS,
+    IDLE,
+    MINE,
+    PAUSE,
+    QUESTION,
+    SHARE,
+    SWEEP,
+    TcpListener,
+)
 from tests.pure.dns.house import House
 from tests.pure.dns.plays import NOERROR, NXDOMAIN, SERVFAIL, Reply, ask_bytes, read
 from tests.pure.dns.resolvers import Clock, framed, reply_to
@@ -288,3 +299,60 @@ def test_a_connection_aborted_before_it_was_accepted_is_skipped(house: House) ->
     house.tcp._accept()
     assert 1 < door.asked <= 16
     house.tcp._sock = house.gate
+
+
+# -- how much at once ------------------------------------------------------------------------------------------------
+def test_e14_connections_full_of_questions_hold_up_nobody(house: House, dial: Dialler) -> None:
+    """What is handed on in a turn is bounded, in all and for each; who asks one question waits a few turns for it."""
+    handed: list[int] = []
+    idents: list[bytes] = []
+    handle = house.tcp.handle
+
+    def count(message: bytes, client: TcpClient) -> None:
+        handed.append(house.clock.turns)
+        idents.append(message[:2])
+        handle(message, client)
+
+    house.tcp.handle = count
+    each = 100
+    greedy, honest = [dial() for _ in range(40)], dial()
+    for number, client in enumerate(greedy):
+        client.sendall(b"".join(framed(ask_bytes("bad.example.com", ident=number)) for _ in range(each)))
+    for _ in range(3):
+        house.clock.turn()
+    assert SHARE < len(handed) < 40 * each, "the control: there is more than one turn's worth"
+    honest.sendall(framed(ask_bytes("bad.example.com", ident=7777)))
+    asked = house.clock.turns
+    while b"\x1e\x61" not in idents:
+        assert house.clock.turn()
+    assert house.clock.turns - asked <= 41 * MINE / SHARE + 2, "each of the others had one go before it at most"
+    house.clock.settle()
+    assert heard(honest).id == 7777
+    assert len(handed) == 40 * each + 1, "and all of it was handed on"
+    turns = Counter(handed)
+    assert max(turns.values()) <= SHARE
+    for number, client in enumerate(greedy):
+        assert [heard(client).id for _ in range(each)] == [number] * each
+
+
+def test_questions_that_wait_for_their_turn_keep_their_order(house: House, dial: Dialler) -> None:
+    client = dial()
+    client.sendall(b"".join(framed(ask_bytes("bad.example.com", ident=number)) for number in range(3 * MINE)))
+    house.clock.settle()
+    assert [heard(client).id for _ in range(3 * MINE)] == list(range(3 * MINE))
+    client.sendall(b"".join(framed(ask_bytes("bad.example.com", ident=number)) for number in range(3 * MINE)))
+    client.shutdown(socket.SHUT_WR)
+    house.clock.settle()
+    assert [heard(client).id for _ in range(3 * MINE)] == list(range(3 * MINE)), "a closed half costs none of them"
+
+
+def test_who_leaves_while_its_questions_wait_is_forgotten(house: House, dial: Dialler) -> None:
+    client = dial()
+    client.sendall(b"".join(framed(ask_bytes("bad.example.com", ident=number)) for number in range(3 * MINE)))
+    house.clock.turn()
+    (one,) = house.tcp.clients
+    assert one.queued
+    one.close()
+    house.clock.settle()
+    assert not house.tcp.clients
+    assert not house.tcp._queue
