@@ -7,6 +7,8 @@ before their content is looked at, as RFC 8446 5.1 has it: a ClientHello may com
 
 from __future__ import annotations
 
+import struct
+
 from egress.sni.names import Refused, canonical
 from policies.values import NamedTuple
 
@@ -67,7 +69,7 @@ class Reader:
             if len(body) > length:
                 raise Refused("something follows the ClientHello in its record")
             if len(body) == length:
-                hello = self.hello = _read(memoryview(bytes(body))[4:])
+                hello = self.hello = _read(bytes(body), 4)
                 self._follow(hello)
                 return hello
         return None
@@ -113,73 +115,60 @@ def asks_again(word: bytes) -> bool | None:
     return word[11:43] == _RETRY if len(word) >= FIRST_WORD else None
 
 
-def _read(body: memoryview) -> Hello:
-    """A ClientHello's body. Raises Refused."""
-    try:
-        return _parse(_Parts(body))
-    except IndexError:
-        raise Refused("a ClientHello that is cut short") from None
-
-
-def _parse(parts: _Parts) -> Hello:
-    version = parts.number(2)
-    if version >> 8 != 3:
+def _read(body: bytes, at: int) -> Hello:
+    """A ClientHello's fields, from `at` on. Raises Refused."""
+    if len(body) < at + 35:
+        raise Refused(_SHORT)
+    if body[at] != 3:
         raise Refused("not TLS")
-    parts.take(32)
-    session = parts.number(1)
-    if session > 32:
+    at += 34
+    _, session = _field(body, at, 1, len(body))
+    suites, compression = _field(body, session, 2, len(body))
+    _, end = _field(body, compression, 1, len(body))
+    few, odd = compression - suites < 2, (compression - suites) % 2
+    if session - at > 33 or few or odd or end - compression < 2:
         raise Refused("a ClientHello that is not well-formed")
-    parts.take(session)
-    suites = parts.vector(2)
-    if len(suites) < 2 or len(suites) % 2 or not len(parts.vector(1)):
-        raise Refused("a ClientHello that is not well-formed")
-    found: dict[int, memoryview] = {}
-    if parts.left():
-        extensions = _Parts(parts.vector(2))
-        if parts.left():
+    name, kinds = "", set()
+    if end < len(body):
+        at, end = _field(body, end, 2, len(body))
+        if end != len(body):
             raise Refused("something follows the ClientHello's extensions")
-        while extensions.left():
-            kind = extensions.number(2)
-            if kind in found:
+        while at < end:
+            if end - at < 4:
+                raise Refused(_SHORT)
+            kind, length = _EXTENSION.unpack_from(body, at)
+            if kind in kinds:
                 raise Refused("an extension twice in the ClientHello")
-            found[kind] = extensions.vector(2)
-    if _SERVER_NAME not in found:
+            kinds.add(kind)
+            start, at = at + 4, at + 4 + length
+            if at > end:
+                raise Refused(_SHORT)
+            if kind == _SERVER_NAME:
+                name = _server_name(body, start, at)
+    if not name:
         raise Refused("no server name (SNI)")
-    name = _server_name(_Parts(found[_SERVER_NAME]))
-    return Hello(name, not _ENCRYPTED.isdisjoint(found), _EARLY_DATA in found)
+    return Hello(name, not _ENCRYPTED.isdisjoint(kinds), _EARLY_DATA in kinds)
 
 
-def _server_name(parts: _Parts) -> str:
-    names = _Parts(parts.vector(2))
-    if parts.left() or not names.left() or names.number(1):
+def _server_name(body: bytes, at: int, end: int) -> str:
+    at, last = _field(body, at, 2, end)
+    if last != end or at == end or body[at]:
         raise Refused("a server name (SNI) that is not well-formed")
-    name = names.vector(2)
-    if names.left():
+    at, last = _field(body, at + 1, 2, end)
+    if last != end:
         raise Refused("several server names (SNI)")
-    return canonical(bytes(name), "server name (SNI)")
+    return canonical(body[at:last], "server name (SNI)")
 
 
-class _Parts:
-    """Octets taken one field after the other. IndexError where there are too few."""
+def _field(body: bytes, at: int, octets: int, end: int) -> tuple[int, int]:
+    """Where a field that begins with its length, of so many octets, begins and ends. Raises Refused behind `end`."""
+    start = at + octets
+    if start <= end:
+        last = start + int.from_bytes(body[at:start], "big")
+        if last <= end:
+            return start, last
+    raise Refused(_SHORT)
 
-    __slots__ = ("_at", "_data")
 
-    def __init__(self, data: memoryview) -> None:
-        self._data = data
-        self._at = 0
-
-    def left(self) -> int:
-        return len(self._data) - self._at
-
-    def take(self, count: int) -> memoryview:
-        if count > self.left():
-            raise IndexError
-        self._at += count
-        return self._data[self._at - count : self._at]
-
-    def number(self, octets: int) -> int:
-        return int.from_bytes(self.take(octets), "big")
-
-    def vector(self, octets: int) -> memoryview:
-        """A field that begins with its length."""
-        return self.take(self.number(octets))
+_SHORT = "a ClientHello that is cut short"
+_EXTENSION = struct.Struct(">HH")
