@@ -70,7 +70,10 @@ ROWS = {
         "never open, no accepted policy lost, no half of a change; it recovers when the cause is gone",
     ),
     "E13": Row("the API from inside: no token, huge, deep, slow, many", "refused, nothing changed, others are served"),
-    "E14": Row("floods of DNS: garbage, loops, distinct names, silence", "bounded memory, the honest are answered"),
+    "E14": Row(
+        "floods of DNS: garbage, loops, distinct names, silence",
+        "bounded memory; names that are known are answered, new ones as far as they can be told from the flood",
+    ),
     "E15": Row(
         "an allowed and a denied name on one address",
         "the denied name is not answered",
