@@ -59,6 +59,10 @@ def _work(options: argparse.Namespace) -> Outcome:
     from policies.model import PolicyError
     from policies.translate import Options, translate
 
+    if options.github_meta and options.system != "devcontainer":
+        raise CommandError("--github-meta is for devcontainer alone")
+    if options.name and options.system not in ("kubernetes", "cilium"):
+        raise CommandError("--name is for kubernetes and cilium, whose files hold several policies")
     label, text = _read(options.file)
     meta = _read(options.github_meta)[1] if options.github_meta else ""
     try:

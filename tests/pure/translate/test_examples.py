@@ -189,6 +189,13 @@ def test_the_command_reads_standard_input_and_prints_json() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("option", ["--github-meta", "--name"])
+def test_an_option_of_another_system_is_refused(option: str) -> None:
+    done = egress("translate", "hosts", str(HERE / "allowed.txt"), option, "x")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{option} is for" in done.stderr
+
+
 def test_a_preset_is_no_file(tmp_path: Path) -> None:
     done = egress("translate", "hosts", "web-only", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
