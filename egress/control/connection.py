@@ -101,6 +101,8 @@ class Connection:
 
     # -- reading -------------------------------------------------------------------------------------------------
     def _readable(self) -> None:
+        if self.phase != "drain" and not self._server.has_time():
+            return
         try:
             data = self._sock.recv(_RECEIVE)
         except (BlockingIOError, InterruptedError):
@@ -161,6 +163,9 @@ class Connection:
 
     def _resume(self, turn: int) -> None:
         if self.phase in ("head", "body") and turn == self._turn:
+            if not self._server.has_time():
+                self._server.loop.call_soon(lambda: self._resume(turn))
+                return
             self._server.loop.add_reader(self._fd, self._readable)
             self._pump()
 

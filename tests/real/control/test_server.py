@@ -7,7 +7,8 @@ import errno
 import re
 import socket
 import time
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 import h11
 import pytest
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from egress.control import connection as limits
 from egress.control.api import BODY_BYTES
-from egress.control.server import CONNECTIONS
+from egress.control.server import CONNECTIONS, SHARE
 from tests.real.control.conftest import TOKEN, Client
 
 if TYPE_CHECKING:
@@ -168,6 +169,33 @@ def test_e13_a_thousand_idle_connections(control: Control) -> None:
     finally:
         for sock in idle:
             sock.close()
+
+
+def test_e13_connections_full_of_requests_have_a_share_of_each_turn(control: Control) -> None:
+    """A hundred of them, pipelined: nobody waits behind more than a few, and each gets all its answers."""
+    turns: list[int] = []
+    handle = control.api.handle
+
+    def count(*arguments: Any) -> None:
+        turns.append(control.loop.turns)
+        handle(*arguments)
+
+    control.api.handle = count  # type: ignore[assignment, method-assign]
+    greedy = [control.connect() for _ in range(100)]
+    try:
+        for sock in greedy:
+            sock.sendall(GET * 20)
+        assert control.call("GET", "/healthz", token=None).status == 200
+        for sock in greedy:
+            heard = b""
+            while len(statuses(heard)) < 20:
+                heard += sock.recv(65536)
+            assert set(statuses(heard)) == {200}
+    finally:
+        for sock in greedy:
+            sock.close()
+    assert len(turns) == 100 * 20 + 1
+    assert max(Counter(turns).values()) <= SHARE
 
 
 def test_e13_half_sent_requests_make_room_too(control: Control) -> None:
