@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from egress.config import Config, Endpoint, from_env
+from egress.config import Config, ConfigError, Endpoint, from_env
 from egress.literals import pack
 
 if TYPE_CHECKING:
@@ -23,11 +23,14 @@ PASSED_SETTINGS = frozenset(
     }
 )
 """Variables of `egress serve` that mean the same here."""
+_SNI = "OPENSANDBOX_EGRESS_SNI"  # whoever asks for that must not believe to have it
 
 
 def host_config(environ: Mapping[str, str]) -> Config:
     """The settings. The host's loopback counts as a place for resolvers: they are asked from here. Without any, the one
     that the resolver library itself would try (resolv.conf(5)). Raises ConfigError."""
+    if environ.get(_SNI, "").strip().lower() not in ("", "off"):
+        raise ConfigError(_SNI, "is for `egress serve`; a guard from outside asks connections for no names; unset it")
     text = resolv_conf()
     found = [Endpoint(packed, 53) for server in nameservers(text) if (packed := pack(server)) is not None]
     own = {name: value for name, value in environ.items() if name in PASSED_SETTINGS}

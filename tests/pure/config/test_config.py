@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from egress.config import PREFIX, Config, ConfigError, Endpoint, from_env
+from egress.hostconfig import host_config
 
 RESOLV = "search example.com\nnameserver 192.0.2.53\n"
 
@@ -266,6 +267,29 @@ def test_name_budgets() -> None:
             from_env({name: "-1"}, RESOLV)
 
 
+def test_the_name_guard() -> None:
+    assert not from_env({}, RESOLV).sni
+    for text in ("off", "OFF", " "):
+        assert not from_env({PREFIX + "SNI": text}, RESOLV).sni
+    on = from_env({PREFIX + "SNI": "Enforce"}, RESOLV)
+    assert (on.sni, on.sni_ech) == (True, False)
+    assert from_env({PREFIX + "SNI": "enforce", PREFIX + "SNI_ECH": "pass"}, RESOLV).sni_ech
+    assert not from_env({PREFIX + "SNI": "enforce", PREFIX + "SNI_ECH": "refuse"}, RESOLV).sni_ech
+    for name, text in (("SNI", "true"), ("SNI", "on"), ("SNI_ECH", "allow")):
+        with pytest.raises(ConfigError, match=f"^{PREFIX}{name}: .*write "):
+            from_env({PREFIX + name: text}, RESOLV)
+    with pytest.raises(ConfigError, match=f"^{PREFIX}SNI: .*write dns\\+nft"):
+        from_env({PREFIX + "SNI": "enforce", PREFIX + "MODE": "dns"}, RESOLV)
+    alone = from_env({PREFIX + "SNI_ECH": "pass"}, RESOLV)
+    assert any(f"{PREFIX}SNI_ECH has no effect" in warning for warning in alone.warnings)
+
+
+def test_a_guard_from_outside_has_none_and_says_so() -> None:
+    with pytest.raises(ConfigError, match=f"^{PREFIX}SNI: "):
+        host_config({PREFIX + "SNI": "enforce"})
+    assert not host_config({PREFIX + "SNI": "off"}).sni
+
+
 def test_search_domains() -> None:
     text = RESOLV + "\nsearch old.example\nsearch NS.svc.Cluster.local. svc.cluster.local b@d svc.cluster.local\n"
     assert from_env({}, text).search == ("ns.svc.cluster.local", "svc.cluster.local")
@@ -278,7 +302,7 @@ NAMES = st.sampled_from(
     [
         "MODE", "HTTP_ADDR", "SOCKET", "TOKEN", "REQUIRE", "MAX_RULES", "SANDBOX_ID", "LOG_LEVEL", "DNS_UPSTREAM",
         "DNS_UPSTREAM_TIMEOUT", "DNS_UPSTREAM_PROBE", "NAMESERVER_EXEMPT", "BLOCK_DOH_443", "DOH_BLOCKLIST",
-        "POLICY_FILE", "DENY_WEBHOOK", "METRICS_EXTRA_ATTRS", "MITMPROXY_X", "NEW",
+        "POLICY_FILE", "DENY_WEBHOOK", "SNI", "SNI_ECH", "METRICS_EXTRA_ATTRS", "MITMPROXY_X", "NEW",
     ]
 )  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 
+from egress.firewall.relayed import Relay
 from egress.firewall.ruleset import RulesetSpec
 from egress.firewall.tables import Site
 from egress.netns import Exemption
@@ -82,6 +83,18 @@ SPECS: dict[str, tuple[RulesetSpec, Site]] = {
             own=((packed("192.0.2.80"), "tcp", 8443),),
         ),
         SITE,
+    ),
+    "names_of_connections": (
+        of_policy(
+            PORTS,
+            learned={0: [(packed("198.51.100.10"), 120000)]},
+            relay=Relay(2001, 2002, Exemption(0xFEEDFACE, 0xC0FFEE01)),
+        ),
+        SITE,
+    ),
+    "names_of_connections_default_allow": (
+        of_policy(OPEN, relay=Relay(2001, 0, Exemption(0xFEEDFACE, 0xC0FFEE01))),
+        OLD_SITE,
     ),
     "names_only": (BASE._replace(mode="dns", exempt=(packed("192.0.2.54"),)), SITE),
     "old_kernel_without_ipv6": (BASE._replace(dns_ports=(1053, 1054, 0, 0)), OLD_SITE),

@@ -62,6 +62,21 @@ def test_secrets_are_all_different_places() -> None:
     assert "meta mark set 0x80000001 meta priority set 9000:1" in text
 
 
+def test_the_relays_packets_are_told_one_by_one() -> None:
+    """Its connection mark opens nothing without the mark and priority of its sockets."""
+    text = TEXTS["names_of_connections"]
+    ours, theirs = "meta mark 0xfeedface meta priority c0ff:ee01", "ct mark 0x52345679"
+    output = text.split("chain output {")[1].split("\n\t}")[0].splitlines()
+    at = next(place for place, line in enumerate(output) if f"{ours} jump relayed" in line)
+    assert f"{theirs} goto refuse" in output[at + 1]
+    assert "ct direction original ct mark 0x12345679 accept" in output[at + 2]
+    assert f"{theirs} accept" in text.split("chain relayed {")[1].split("\n\t}")[0]
+    assert text.count(f"{theirs} accept") == 1
+    for name in ("class_0", "class_1"):
+        block = text.split(f"chain {name} {{")[1].split("\n\t}")[0]
+        assert "tcp dport" not in block or "443" not in block.replace("1-442", "").replace("444-", "")
+
+
 def test_ports() -> None:
     assert port_rules(NOTHING, "accept") == []
     assert port_rules(FULL, "drop") == [
