@@ -65,6 +65,7 @@ class Outside:
         self._open_socket = open_socket
         self._denied_packet = denied_packet
         self._streams: list[TcpListener] = []
+        self._closed = False
         placement = Placement(
             mode="dns+nft",
             dns_ports=dns_ports(self._udp, self._tcp),
@@ -81,6 +82,8 @@ class Outside:
         """Load the policy and answer DNS; then `done(None)`. Raises PolicyError for one too intricate to compile."""
 
         def started(error: BaseException | None) -> None:
+            if self._closed:
+                return  # the sandbox went while its ruleset was being loaded
             if error is None:
                 self._answer()
             done(error)
@@ -93,6 +96,7 @@ class Outside:
 
     def close(self) -> None:
         """Answer no more and close every socket; the rules stand. What was begun on the helper thread ends first."""
+        self._closed = True
         self.guard.close()
         for listener in self._streams:
             listener.close()

@@ -5,6 +5,7 @@ A bridge knows a frame's port and routing doesn't, so two tables work together:
 
     bridge  prerouting  a frame from a port in `open` is given a mark
     inet    prerouting  from our bridge: marked, the mark is taken off and it passes; else it is dropped
+    bridge  forward     between two ports, one of them in `open`, nothing passes
 
 Ports and not addresses, because a container has raw sockets until somebody takes them away, and could speak in the name
 of a guarded one. Prerouting comes before `input` and `forward` alike; both versions of IP are one rule. A mark does not
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _MARK = 0x5A11_D0C2
 _BRIDGE = 7  # NFPROTO_BRIDGE
+_CHAINS = (("bridge", "gate"), ("bridge", "between"), ("inet", "gate"))
 _NEIGHBOURS = "nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert"
 
 
@@ -50,6 +52,11 @@ table bridge {table} {{
 		type filter hook prerouting priority -300; policy accept;
 		iif @open meta mark set {_MARK:#x}
 	}}
+	chain between {{
+		type filter hook forward priority -300; policy accept;
+		iif @open drop
+		oif @open drop
+	}}
 }}
 table inet {table}
 delete table inet {table}
@@ -66,13 +73,13 @@ table inet {table} {{
 
 
 def intact(bridge: str, listed: str) -> bool:
-    """Whether both chains, as nft lists them, say what `rules` says. One that reads otherwise is only laid anew."""
-    return listed.count("type filter hook prerouting") == 2 and _sense(listed) == _sense(rules(bridge))
+    """Whether the chains, as nft lists them, say what `rules` says. One that reads otherwise is only laid anew."""
+    return listed.count("type filter hook") == len(_CHAINS) and _sense(listed) == _sense(rules(bridge))
 
 
 def _sense(text: str) -> list[str]:
     lines = [line.strip().replace("0x00000000", "0") for line in text.splitlines()]
-    return [line for line in lines if line.startswith(("iif", "meta mark", "ip6", "drop"))]
+    return [line for line in lines if line.startswith(("iif", "oif", "meta mark", "ip6", "drop"))]
 
 
 class Gate:
@@ -122,9 +129,9 @@ class Gate:
         return True
 
     def _standing(self) -> str:
-        """Both chains as the kernel has them, "" where one is missing."""
+        """The chains as the kernel has them, "" where one is missing."""
         try:
-            return "".join(self._nft.run(f"list chain {family} {self._table} gate\n") for family in ("bridge", "inet"))
+            return "".join(self._nft.run(f"list chain {family} {self._table} {name}\n") for family, name in _CHAINS)
         except FirewallError:
             return ""
 

@@ -89,6 +89,7 @@ class Watch:
         except FirewallError as error:
             raise WatchError(f"the host's gate can't be laid: {error}") from error
         _many_files()
+        _warm_up()
         how = "laid: closed" if fresh else f"stands, {len(self._gate.ports)} ports pass"
         self.log.info(f"the gate of {self._wanted.bridge} {how}", network=self._wanted.name)
         self._listen_for_the_end()
@@ -289,6 +290,13 @@ def _alone(bridge: str) -> socket.socket:
         sock.close()
         raise WatchError(f"another egress docker watch runs for {bridge}; end that one first") from None
     return sock
+
+
+def _warm_up() -> None:
+    """What the first container would wait for otherwise: modules that a sidecar imports when it needs them."""
+    from egress.firewall import abilities, conntrack, nflog, replacement
+
+    del abilities, conntrack, nflog, replacement
 
 
 def _many_files() -> None:

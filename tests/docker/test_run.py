@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from tests.docker.daemon import IMAGE, SIDECAR, USR, until
 if TYPE_CHECKING:
     from tests.docker.daemon import Daemon
 
-OPTIONS = ("docker", "run", "--sidecar-image", os.environ.get("SALLYPORT_EGRESS_IMAGE", SIDECAR))
+OPTIONS = ("docker", "run", "--sidecar-image", SIDECAR)
 ALLOW = ("--allow", "api.example.com")
 
 

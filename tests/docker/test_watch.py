@@ -52,6 +52,27 @@ def test_what_belonged_to_a_container_goes_with_it(watching: Watching) -> None:
     watching.eventually(lambda: watching.descriptors() <= least)
 
 
+def test_containers_that_end_at_once_leave_nothing(watching: Watching) -> None:
+    host = watching.host
+    watching.run("first")
+    watching.guarded("first")
+    host.docker("rm", "-f", "first")
+    watching.eventually(lambda: not watching.ports())
+    least = watching.descriptors()
+    labels = (f"--label=sallyport.policy={ONE}", f"--network={NETWORK}")
+    starts = [
+        subprocess.Popen(
+            ["docker", "run", "--rm", USR, *labels, IMAGE, "/bin/sleep", f"0.0{number}"],
+            env=host.environment(), stdout=subprocess.DEVNULL,
+        )
+        for number in range(8)
+    ]  # fmt: skip
+    for start in starts:
+        assert start.wait(100) == 0
+    watching.eventually(lambda: not watching.ports() and watching.descriptors() <= least)
+    assert [entry for entry in watching.entries() if entry["level"] == "error"] == []
+
+
 def test_a_restarted_container_is_guarded_anew(watching: Watching) -> None:
     watching.run("box")
     watching.guarded("box")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tests.docker.daemon import IMAGE, USR, Daemon, until
 from tests.docker.sender import TCP_PORT
-from tests.docker.watching import NOTHING, Watching
+from tests.docker.watching import NOTHING, TABLE, Watching
 
 if TYPE_CHECKING:
     from lab.capture import Capture
@@ -91,17 +91,37 @@ def test_a_container_that_nobody_labelled_stays_closed(watching: Watching) -> No
 
 
 def test_nothing_passes_between_two_containers(watching: Watching) -> None:
+    """Docker's own rule and the gate's hold each by itself; without both, one container reaches the other."""
     host = watching.host
-    watching.run("one", policy='{"defaultAction":"allow"}')
     open_to_all = '{"defaultAction":"allow","egress":[{"action":"allow","target":"172.30.0.0/16"}]}'
-    watching.run("two", "/usr/bin/python3", "-m", "http.server", "8000", policy=open_to_all)
+    listen = "import socket\ns=socket.create_server(('',8000))\nwhile 1: s.accept()[0].close()"
+    watching.run("two", "/usr/bin/python3", "-c", listen, policy=open_to_all)
     watching.run("three", policy=open_to_all)
-    for name in ("one", "two", "three"):
-        watching.guarded(name)
+    watching.guarded("two")
+    watching.guarded("three")
     address = host.inspect("two")["NetworkSettings"]["Networks"]["sallyport"]["IPAddress"]
     with host.lab.sandbox.entered():  # the control: it listens, and the host reaches it
         until(lambda: _connects(address))
-    assert "Directory listing" not in watching.fetch("three", f"http://{address}:8000/", "-m", "1")
+
+    def reached() -> bool:
+        code = f"import socket;socket.create_connection(('{address}',8000),1);print('reached')"
+        return "reached" in host.docker("exec", "three", "/usr/bin/python3", "-c", code, check=False)
+
+    def rule(change: str, verdict: str) -> None:
+        argv = ["iptables", change, "FORWARD", "-i", "sallyport0", "-o", "sallyport0", "-j", verdict]
+        host.lab.sandbox.run(argv, check=True)
+
+    assert not reached()
+    rule("-I", "ACCEPT")  # before Docker's
+    try:
+        assert not reached()
+        with watching.held():  # else it lays the gate again
+            host.lab.sandbox.run(["nft", "delete", "chain", "bridge", TABLE, "between"], check=True)
+            until(reached)
+    finally:
+        rule("-D", "ACCEPT")
+    watching.said("it is laid again")
+    assert not reached()
 
 
 def _connects(address: str) -> bool:
