@@ -85,15 +85,15 @@ class Watch:
         self._namespace = namespace
         self._tell = tell
         self._told = ""
-        self._seen = ""
+        self._seen: str | None = None
         self._look()
 
     def _look(self) -> None:
         def done(found: Stack | None, error: BaseException | None) -> None:
             self._loop.call_later(EVERY, self._look)
             words = found.words if found is not None and error is None else ""
-            # Addresses may be on their way to a device that has just come: only what stays is told.
-            settled = words == self._seen or (found is not None and not found.held)
+            # Addresses may be on their way to a device that has just come: what was not here at the start has to stay.
+            settled = self._seen in (None, words) or (found is not None and not found.held)
             self._seen = words
             if settled and words != self._told:
                 self._told = words

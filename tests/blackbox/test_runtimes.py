@@ -93,6 +93,13 @@ def test_a_stack_that_takes_the_addresses_is_told_and_nothing_of_it_passes(lab: 
     assert soon(lambda: health(sidecar).strip() == "ok")
 
 
+def test_addresses_that_are_gone_already_are_told_at_the_start(lab: Lab, start_sidecar: Any) -> None:
+    lab.sandbox.ip("addr", "flush", "dev", "eth0")
+    sidecar = start_sidecar(policy=DENY, wait=False)
+    sidecar.wait_for_log("network stack of its own (gVisor)", 20.0)
+    assert soon(lambda: sidecar.api("GET", "/healthz", token=None).status == 503)
+
+
 def test_a_guard_does_not_start_beside_a_machine_that_it_cannot_hold(
     lab: Lab, start_sidecar: Any, machine: Machine
 ) -> None:
