@@ -20,16 +20,18 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 
 class TlsSites:
-    """A context manager; `add` gives it addresses. The certificate is self-signed."""
+    """A context manager; `add` gives it addresses. The certificate is self-signed, its key P-256 or RSA of 2048 bits.
+    One at a time in a namespace."""
 
-    def __init__(self, namespace: Namespace) -> None:
+    def __init__(self, namespace: Namespace, *, rsa: bool = False) -> None:
         self._namespace = namespace
+        self._key = ["rsa:2048"] if rsa else ["ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
         self._folder = tempfile.TemporaryDirectory(prefix="sallyport-tls-")
 
     def __enter__(self) -> Self:
         self.certificate = os.path.join(self._folder.name, "pem")
-        argv = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-        argv += ["-days", "2", "-subj", "/CN=lab", "-keyout", "-"]
+        argv = ["openssl", "req", "-x509", "-nodes", "-days", "2", "-subj", "/CN=lab", "-keyout", "-", "-newkey"]
+        argv += self._key
         Path(self.certificate).write_bytes(subprocess.run(argv, capture_output=True, check=True).stdout)
         self._process = self._namespace.popen(
             [sys.executable, "-m", "lab.tls_server", self.certificate, f"{_PORT}=", f"{_OTHER}=secp384r1"],
@@ -51,6 +53,11 @@ class TlsSites:
         self._process.communicate("", timeout=10)
         self._namespace.nft(f"delete table inet {_TABLE}\n")
         self._folder.cleanup()
+
+    @property
+    def pid(self) -> int:
+        """The server's."""
+        return self._process.pid
 
     def add(self, *addresses: str, asks_again: bool = False) -> None:
         """Answer at these from now on; with `asks_again`, with a HelloRetryRequest to whoever offers X25519 alone."""

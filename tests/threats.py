@@ -76,9 +76,9 @@ ROWS = {
     ),
     "E15": Row(
         "an allowed and a denied name on one address",
-        "the denied name is not answered",
-        "not held: the address is open for both. The guard does not read TLS or HTTP yet, so packets do not say which "
-        "name they are for",
+        "with `OPENSANDBOX_EGRESS_SNI=enforce` connections on 443 and 80 are let through by SNI and Host, and what hides "
+        "or has none is refused; without it the denied name is not answered",
+        "off by default: then the address is open for both",
     ),
     "E16": Row("another address in /etc/hosts", "only what was answered counts"),
     "E17": Row("a question from the port that the guard has just used", "intercepted like every other"),
