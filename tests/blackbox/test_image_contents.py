@@ -168,6 +168,7 @@ def test_labels_and_user(image: Image) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("image", ["egress"], indirect=True)
 def test_put_together_again_it_is_the_same(image: Image) -> None:
     tag = build(image.program, f"sallyport-{image.program}-build:test", "--target", "build")
     run = ["run", "--rm", "--network", "none", "--entrypoint", "python3", tag, "-c", AGAIN, image.program]
@@ -175,3 +176,22 @@ def test_put_together_again_it_is_the_same(image: Image) -> None:
     assert differing == []
     assert first == second
     assert int(first) > 1000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_every_module_finds_what_it_imports(image: Image) -> None:
+    """Of the standard library only part is there; a late import would fail in production, and not before."""
+    code = (
+        "import importlib, pkgutil, sys\n"
+        "def failed(name): raise ImportError(name)\n"
+        "for package in ('policies', sys.argv[1]):\n"
+        "    top = importlib.import_module(package)\n"
+        "    for module in pkgutil.walk_packages(top.__path__, f'{package}.', failed):\n"
+        "        if not module.name.endswith('__main__'): print(importlib.import_module(module.name).__name__)\n"
+    )
+    run = ["run", "--rm", "--network", "none", "--entrypoint", "/opt/venv/bin/python", image.tag]
+    found = docker(*run, "-c", code, image.program).stdout.split()
+    assert len(found) > 50
+    missing = docker(*run, "-c", "import tkinter", check=False)
+    assert "No module named 'tkinter'" in missing.stderr, "the control"
