@@ -105,6 +105,7 @@ class Ward:
         self._loop.run_in_thread(prepare, prepared)
 
     def _shortcoming(self) -> str:
+        """Why what stands would not hold, "" where it does. On the helper thread."""
         stack = beside(self._firewall.namespace)
         if stack is not None and not stack.held:
             return stack.words
@@ -153,16 +154,19 @@ class Ward:
     def close(self) -> None:
         """Guard it no more; its rules stand for as long as its network does."""
         self._closed = True
-        places, self._places = self._places, xdp.Places()
-        for place in places.sockets:
-            os.close(place)
         if self._outside is None:
             self._loop.run_in_thread(self._firewall.close, lambda *_: None)
         else:
             self._outside.close()
         fd, self._fd = self._fd, -1
+
+        def last() -> None:  # behind what was begun there, which may have opened something
+            for place in self._places.sockets:
+                os.close(place)
+            os.close(fd)
+
         if fd >= 0:
-            self._loop.run_in_thread(lambda: os.close(fd), lambda *_: self.log.close())
+            self._loop.run_in_thread(last, lambda *_: self.log.close())
 
     # -- what is told --------------------------------------------------------------------------------------------
     def _denied_name(self, denial: Denial) -> None:

@@ -62,10 +62,10 @@ def test_containers_that_end_at_once_leave_nothing(watching: Watching) -> None:
     labels = (f"--label=sallyport.policy={ONE}", f"--network={NETWORK}")
     starts = [
         subprocess.Popen(
-            ["docker", "run", "--rm", USR, *labels, IMAGE, "/bin/sleep", f"0.0{number}"],
+            ["docker", "run", "--rm", USR, *labels, IMAGE, "/bin/sleep", f"0.{2 * number:02}"],
             env=host.environment(), stdout=subprocess.DEVNULL,
         )
-        for number in range(8)
+        for number in range(10)
     ]  # fmt: skip
     for start in starts:
         assert start.wait(100) == 0
