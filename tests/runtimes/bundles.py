@@ -96,10 +96,14 @@ def run(
     (bundle / "config.json").write_text(json.dumps(config))
     name = f"sallyport-{os.getpid()}"
     state = folder / "state"
-    return subprocess.run(
-        runtime.argv(state, bundle, name),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    try:
+        return subprocess.run(
+            runtime.argv(state, bundle, name),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+    finally:  # runsc keeps an empty network namespace mounted there
+        if os.path.ismount(state / "null-netns"):
+            subprocess.run(["umount", str(state / "null-netns")], check=True)
