@@ -59,10 +59,20 @@ def _text(path: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def server(daemon: Daemon, egress_image: str) -> Iterator[Server]:
-    """The server with our image and everything guarded."""
-    with Server(daemon, port=8180, egress=egress_image, execd=SANDBOX, patience=10) as running:
-        yield running
+def servers(daemon: Daemon, egress_image: str) -> Iterator[dict[str, Server]]:
+    """The server with our image, in each of its modes; both start at once."""
+    started = {
+        mode: Server(daemon, port=port, egress=egress_image, execd=SANDBOX, mode=mode, patience=10)
+        for port, mode in ((8180, "dns+nft"), (8181, "dns"))
+    }
+    with started["dns+nft"], started["dns"]:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def server(servers: dict[str, Server]) -> Server:
+    """The one that has everything guarded."""
+    return servers["dns+nft"]
 
 
 @pytest.fixture(scope="module")

@@ -214,8 +214,9 @@ def test_a_policy_that_cannot_be_read_creates_nothing(sdk: Sdk, daemon: Daemon) 
     assert daemon.things() == before
 
 
-def test_in_mode_dns_names_are_guarded_and_packets_are_not(daemon: Daemon, egress_image: str) -> None:
-    with Server(daemon, port=8181, egress=egress_image, execd=SANDBOX, mode="dns") as server, Sdk(server) as sdk:
+def test_in_mode_dns_names_are_guarded_and_packets_are_not(daemon: Daemon, servers: dict[str, Server]) -> None:
+    server = servers["dns"]
+    with Sdk(server) as sdk:
         box = create(sdk, daemon, "names", ALLOW_API)
         try:
             told = server.call("GET", f"/v1/sandboxes/{box.id}/networkpolicy").json()
