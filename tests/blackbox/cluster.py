@@ -134,7 +134,7 @@ class Cluster:
         """One call as a member of system:masters; what it answers. Raises urllib.error.HTTPError."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, {"Content-Type": content}, method=method)
-        with urllib.request.urlopen(request, timeout=10, context=self._tls) as response:
+        with urllib.request.urlopen(request, timeout=30, context=self._tls) as response:
             answer = response.read()
         return json.loads(answer) if answer.startswith(b"{") else answer
 

@@ -15,8 +15,9 @@ import subprocess
 import sys
 import time
 import urllib.error
+from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pytest
 import yaml
@@ -28,8 +29,9 @@ from tests.blackbox.cluster import Cluster, need
 from tests.pure.kubernetes.pods import POLICY, container, pod
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
+T = TypeVar("T")
 SERVER = os.environ.get("SALLYPORT_KUBE_APISERVER", "")
 KUSTOMIZE = os.environ.get("SALLYPORT_KUSTOMIZE", "")
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
@@ -136,12 +138,12 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         cluster.stop()
 
 
-def _eventually(cluster: Cluster, document: dict[str, Any]) -> None:
+def _eventually(cluster: Cluster, document: dict[str, Any], namespace: str = "") -> None:
     """RBAC and the system's priority classes come up after /livez does."""
     end = time.monotonic() + 60
     while True:
         try:
-            create(cluster, document)
+            create(cluster, document, namespace)
             return
         except urllib.error.HTTPError as error:
             if error.code not in (403, 429, 503) or time.monotonic() > end:
@@ -297,6 +299,18 @@ def test_an_ephemeral_container_is_judged_too(guarded: Guarded) -> None:
     assert len(guarded.cluster.call("PATCH", path, more, kind)["spec"]["ephemeralContainers"]) == 2
 
 
+async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """What comes of it, once the server is done with setting a new resource up (429 until then)."""
+    end = time.monotonic() + 60
+    while True:
+        try:
+            return await ask()
+        except Fault as fault:
+            if "403" in str(fault) or time.monotonic() > end:
+                raise
+            await asyncio.sleep(0.2)
+
+
 def test_the_gateways_role_is_enough_and_no_more(guarded: Guarded, tmp_path: Path) -> None:
     path = "/apis/sandbox.opensandbox.io/v1alpha1/batchsandboxes"
     guarded.cluster.define("sandbox.opensandbox.io", "batchsandboxes", "BatchSandbox", ("v1alpha1",))
@@ -307,19 +321,20 @@ def test_the_gateways_role_is_enough_and_no_more(guarded: Guarded, tmp_path: Pat
     config["clusters"][0]["cluster"]["certificate-authority"] = str(guarded.cluster.folder / "ca.crt")
     (tmp_path / "kubeconfig").write_text(json.dumps(config))
 
+    async def first(client: Client, version: str) -> object:
+        async with aclosing(client.watch(path, version)) as events:
+            async for event in events:
+                if event is not None:
+                    return event["type"]
+        return None
+
     async def scenario() -> None:
         client = Client(load(str(tmp_path / "kubeconfig"), "", {}))
         try:
-            version = (await client.list(path)).version
-            assert version
-            watch = client.watch(path, version)
+            version = (await patiently(lambda: client.list(path))).version
             box = {"apiVersion": "sandbox.opensandbox.io/v1alpha1", "kind": "BatchSandbox", "metadata": {"name": "box"}}
-            await asyncio.to_thread(create, guarded.cluster, box, "free")
-            async for event in watch:
-                if event is not None:
-                    assert event["type"] == "ADDED"
-                    break
-            await watch.aclose()
+            await asyncio.to_thread(_eventually, guarded.cluster, box, "free")
+            assert await patiently(lambda: first(client, version)) == "ADDED"
             for forbidden in ("/api/v1/pods", "/api/v1/secrets", "/api/v1/namespaces/free/secrets"):
                 with pytest.raises(Fault, match="403"):
                     await client.list(forbidden)
