@@ -161,8 +161,9 @@ def _await(docker: str, sidecar: str) -> None:
         assert log.stdout is not None
         try:
             while b'"egress.loaded"' not in said:
-                if signal.sigtimedwait(_RELAYED[:4], 0) is not None:
-                    raise CommandError("interrupted", 130)
+                heard = signal.sigtimedwait(_RELAYED[:4], 0)
+                if heard is not None:
+                    raise CommandError(f"interrupted by signal {heard.si_signo}", 128 + heard.si_signo)
                 if time.monotonic() > end:
                     raise CommandError(f"the sidecar is not ready after {READY_WITHIN:g} s: {_words(said)}", FAILED)
                 if select.select([log.stdout], [], [], 0.05)[0]:
