@@ -18,7 +18,7 @@ SEED ?= 0
 # How often `make kills` kills.
 N ?= 500
 
-.PHONY: help setup demo test lint pure real blackbox image test-docker test-browser test-agent-sdk test-e2e test-kubernetes test-runtimes fuzz soak bench-dns bench-load bench-http bench-e2e bench-docker kills threats format lock clean
+.PHONY: help setup demo test lint pure real blackbox image test-docker test-browser test-agent-sdk test-e2e test-kubernetes test-runtimes fuzz soak bench-dns bench-load bench-sni bench-http bench-e2e bench-docker kills threats format lock clean
 
 help:
 	@echo "Sallyport: the guarded door of a sandbox."
@@ -45,6 +45,7 @@ help:
 	@echo "  make threats     every threat with the tests that try it and what came of them; root, minutes"
 	@echo "  make bench-dns   measure against dnsmasq and unbound; root, minutes; writes into docs/"
 	@echo "  make bench-load  measure it under floods, a revocation and its lock-down; root, ten minutes; writes into docs/"
+	@echo "  make bench-sni   what the name guard costs a TLS connection; root, minutes; writes into docs/"
 	@echo "  make bench-http  measure the gateway against nginx, haproxy, Go, Node and Python proxies; minutes; writes into docs/"
 	@echo "  make bench-e2e   what a policy costs a sandbox's creation under OpenSandbox's server; root, minutes; writes into docs/"
 	@echo "  make bench-docker  how soon docker watch guards a container, and what each takes; root, a minute"
@@ -119,6 +120,9 @@ bench-dns: setup
 
 bench-load: setup
 	@$(PYTHON_VENV) -m bench.pressure
+
+bench-sni: setup
+	@$(PYTHON_VENV) -m bench.sni --write
 
 bench-http: setup
 	@$(PYTHON_VENV) -m bench.http

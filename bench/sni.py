@@ -1,6 +1,6 @@
 """What the name guard costs: TLS connections a second with it and without it, interleaved.
 
-    python -m bench.sni [rounds] [--write]
+    make bench-sni, or: python -m bench.sni [rounds] [--write]
 
 Two sandboxes on one machine and one internet, the one guarded by name, the other by address alone. A connection is a
 full handshake and a request of one line, answered by one line; server and clients are Python's ssl over OpenSSL. A

@@ -136,7 +136,6 @@ class Connection:
         if server is None:
             return
         self.state = CONNECTING
-        server.setblocking(False)
         server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         server.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         code = _dial(server, self.packed, self.port)

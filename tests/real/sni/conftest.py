@@ -58,7 +58,7 @@ class Worker:
         self.channel.send(Message(messages.ALLOWED, message.number, texts=("link",)).encode())
 
     def supply(self) -> None:
-        socks = [socket.socket() for _ in range(SOCKETS)]
+        socks = [socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK) for _ in range(SOCKETS)]
         message = Message(messages.SPARE, 0, port=socket.AF_INET).encode()
         socket.send_fds(self.channel, [message], [sock.fileno() for sock in socks])
         for sock in socks:
