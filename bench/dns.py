@@ -146,7 +146,7 @@ def cached(run: Run, contenders: list[Contender]) -> list[Row]:
 
 
 def new_addresses(run: Run, contenders: list[Contender]) -> list[Row]:
-    """Each answer an address that was never seen: nobody can skip a write. A fresh life for each burst."""
+    """Each answer an address that was never seen: who writes sets writes each time. A fresh life for each burst."""
 
     def measure(row: Row) -> None:
         contender = row.contender
@@ -155,6 +155,8 @@ def new_addresses(run: Run, contenders: list[Contender]) -> list[Row]:
             wait_for("API", contender.ready)
         file = load.names(contender.folder, NEW_ADDRESSES, "n")
         row.bursts.append(load.burst(contender, file, 10, once=True))
+        if not contender.updates:
+            return
         held = contender.learned()
         # Ours holds every one; dnsmasq, on a machine that is busy with others, goes without some.
         if held < NEW_ADDRESSES * (1 if isinstance(contender, Ours) else 0.99):
@@ -215,22 +217,24 @@ def questions(run: Run) -> None:
         if contender.learned() < 1000:
             raise RuntimeError(f"{contender.name} updated no set")
     run.section(
-        "Uncached",
-        "Every question is a name that nobody asked before; its address is one of 4,096. sallyport and dnsmasq "
-        "--nftset write it into a set before they answer, dnsmasq each time, sallyport when less than its lease is "
-        "left in the kernel. dnsmasq with its default cache of 150, which is its best for this."
+        "Uncached, addresses shared",
+        "Every question is a name that nobody asked before; its address is one of 4,096. dnsmasq --nftset writes it "
+        "into a set before each answer, sallyport only when less than its lease is left in the kernel: here that is "
+        "seldom, so these figures are not those of a set update for each answer, which come further down. dnsmasq with "
+        "its default cache of 150, which is its best for this."
         + (" *sallyport, Debian's Python* is the same by the interpreter of the image." if shipped else ""),
         show(rows),
     )
-    value, text = carried(rows[0], rows[1])
-    hint = "About half of the time is the interpreter's, the rest the kernel's: four packets an answer."
-    run.goals.append(Goal("uncached, against dnsmasq --nftset", "≥ 3x", text, value >= 3, hint))
-    value, text = carried(rows[0], rows[3])
-    run.goals.append(Goal("uncached, against unbound (no set)", "≥ 1x", text, value >= 1, hint))
+    hint = "More than half of the time is the interpreter's, the rest the kernel's: four packets an answer."
+    shared = []
+    for row, least in ((rows[1], 3), (rows[3], 1)):
+        value, text = carried(rows[0], row)
+        what = f"uncached, addresses shared, against {row.contender.name}"
+        shared.append(Goal(what, f"≥ {least}x", text, value >= least, hint))
     slower = ratios([one.p50 for one in rows[0].alone], [one.p50 for one in rows[1].alone])
-    run.goals.append(
-        Goal("uncached, one at a time, p50", "≤ 0.6x dnsmasq --nftset", f"{middle(slower, 2)}x",
-             statistics.median(slower) <= 0.6)
+    alone = Goal(
+        "uncached, one at a time, p50", "≤ 0.6x dnsmasq --nftset", f"{middle(slower, 2)}x",
+        statistics.median(slower) <= 0.6,
     )  # fmt: skip
     for contender in (plain, with_set):
         contender.stop()
@@ -262,14 +266,21 @@ def questions(run: Run) -> None:
     )
     for contender in (big, set_big, unbound, *shipped):
         contender.stop()
-    rows = new_addresses(run, [ours, with_set])
+    rows = new_addresses(run, [ours, with_set, unbound])
     run.section(
-        "Every answer a new address",
-        f"{NEW_ADDRESSES:,} names, each with an address of its own, so that each answer costs everybody a write.",
+        "Uncached, every answer a set update",
+        f"{NEW_ADDRESSES:,} names, each with an address of its own, so that each answer costs sallyport and dnsmasq "
+        "--nftset a write. unbound writes no set.",
         show(rows, latency=False),
     )
-    ours.stop()
-    with_set.stop()
+    every = []
+    for row, least in ((rows[1], 3), (rows[2], 1)):
+        value, text = carried(rows[0], row)
+        what = f"uncached, every answer a set update, against {row.contender.name}"
+        every.append(Goal(what, f"≥ {least}x", text, value >= least, hint))
+    run.goals[:0] = [*every, *shared, alone]
+    for contender in (ours, with_set, unbound):
+        contender.stop()
 
 
 # -- sets ----------------------------------------------------------------------------------------------------------
@@ -310,7 +321,8 @@ def lives(run: Run) -> None:
     starts: dict[str, list[life.Start]] = {contender.name: [] for contender in (ours, *peers)}
     back: list[float] = []
     bare: list[float] = []
-    life.starting(ours)  # byte code is written, files are in the page cache
+    life.compiled()
+    life.starting(ours)  # files are in the page cache
     for turn in range(run.size.lives):
         for contender in (ours, *peers):
             starts[contender.name].append(life.starting(contender))

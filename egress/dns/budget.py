@@ -68,18 +68,23 @@ class Bucket:
         self.at = now
 
 
+def _boundless() -> Bucket:
+    return Bucket(float("inf"), 0.0)
+
+
 class Account:
     """What is left for the names below one zone."""
 
-    __slots__ = ("_all", "_budget", "_known", "_octets", "_questions", "_ready", "reason", "zone")
+    __slots__ = ("_all", "_budget", "_filled", "_known", "_octets", "_questions", "_ready", "reason", "zone")
 
-    def __init__(self, budget: Budget, zone: str, total: Bucket | None) -> None:
+    def __init__(self, budget: Budget, zone: str, total: Bucket) -> None:
         limits = budget.limits
         self._budget = budget
         self._known = budget.known
         self._octets = Bucket(limits.octets, limits.octets / DAY)
         self._questions = Bucket(limits.rate * BURST, limits.rate) if limits.rate else None
         self._all = total
+        self._filled = float("-inf")  # when both were last brought up to date
         self._ready = 0
         self.zone = zone  # "example.com" for the names below it
         self.reason = ""  # of the last refusal: which budget is used up, safe to print
@@ -100,20 +105,18 @@ class Account:
             return True
         # One new label in front of the zone, and enough in both counts, which were brought up to date a moment ago:
         # most new names. The same as `_weigh`, without its calls.
-        lately = now - _LATELY
         octets, total = self._octets, self._all
         if (
             cost
-            and octets.at >= lately
+            and now - self._filled <= _LATELY
             and octets.held >= cost
-            and (total is None or (total.at >= lately and total.held >= cost))
-            and len(known) < KNOWN
+            and total.held >= cost
             and mark not in self._budget.before
+            and len(known) < KNOWN
         ):
             self._ready = ready - 1
             octets.held -= cost
-            if total is not None:
-                total.held -= cost
+            total.held -= cost
             known.add(mark)
             return True
         return self._weigh(name, now)
@@ -126,18 +129,17 @@ class Account:
                 octets.fill(now)
             if octets.held < cost:
                 return self._refuse(f"{self._budget.limits.octets} bytes of new names a day below {self.zone}")
-            if total is not None:
-                if now > total.at:
-                    total.fill(now)
-                if total.held < cost:
-                    return self._refuse(f"{self._budget.limits.total} bytes of new names a day for all rules together")
+            if now > total.at:
+                total.fill(now)
+            self._filled = now
+            if total.held < cost:
+                return self._refuse(f"{self._budget.limits.total} bytes of new names a day for all rules together")
         if not self._ready and not self._draw(now):
             return self._refuse(f"{self._budget.limits.rate} questions a second below {self.zone}")
         self._ready -= 1
         if cost:
             octets.held -= cost
-            if total is not None:
-                total.held -= cost
+            total.held -= cost
         self._budget.remember(name, len(name) - len(self.zone))
         return True
 
@@ -181,7 +183,8 @@ class Budget:
         self.known: set[int] = set()  # hashes of ends of names: 64 keyed bits are as good as the names, and smaller
         self.before: set[int] = set()
         self._search = tuple(sorted(("." + domain for domain in search if domain), key=len, reverse=True))
-        self._total = Bucket(limits.total, limits.total / DAY) if limits.total else None
+        self._total = Bucket(limits.total, limits.total / DAY) if limits.total else _boundless()
+        self._alone = _boundless()  # for accounts that do not go into the sum
         self._ruled: dict[str, Account] = {}
         self._open: dict[str, Account] = {}
 
@@ -225,7 +228,10 @@ class Budget:
         accounts, total = self._ruled, self._total
         if "." not in zone:
             zone = name[name.rfind(".", 0, max(name.rfind("."), 0)) + 1 :]
-            accounts, total = self._open, None  # tables of their own: names that anybody makes up push out no rule's
+            accounts, total = (
+                self._open,
+                self._alone,
+            )  # tables of their own: names that anybody makes up push out no rule's
         account = accounts.get(zone)
         if account is None:
             if len(accounts) >= ACCOUNTS:

@@ -41,8 +41,9 @@ class Cache:
     def __init__(self, capacity: int = CAPACITY, octets: int = OCTETS) -> None:
         self.young: dict[tuple[str, int], Kept] = {}  # beside `get` for who only asks whether there may be an entry:
         self.old: dict[tuple[str, int], Kept] = {}  # ended ones are there too
-        self._most = max(capacity // 2, 1)
         self._half = self._free = octets // 2  # of the younger generation
+        self._least = -(-self._half // max(capacity // 2, 1))  # that an entry counts as, so that there are not too many
+        self._largest = min(LARGEST, self._half)
 
     def __len__(self) -> int:
         return len(self.young) + len(self.old)
@@ -64,15 +65,18 @@ class Cache:
         young, old = self.young, self.old
         if key in old:
             del old[key]
-        if octets > LARGEST or octets > self._half:
+        if octets > self._largest:
             young.pop(key, None)
             return
-        self._free -= octets  # what is replaced counts until its generation goes
-        if self._free < 0 or len(young) >= self._most:
+        if octets < self._least:
+            octets = self._least
+        free = self._free - octets  # what is replaced counts until its generation goes
+        if free < 0:
             young.pop(key, None)
             self.old = young
             young = self.young = {}
-            self._free = self._half - octets
+            free = self._half - octets
+        self._free = free
         young[key] = (template, now, until)
 
     def forget(self, names: set[str]) -> None:

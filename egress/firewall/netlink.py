@@ -189,11 +189,10 @@ _Change = tuple[int, bytes]
 def _refresh(prefix: bytes, elements: Mapping[bytes, int], *, new: bool = False) -> list[_Change]:
     """Elements of one set, all of one family, at least one."""
     size = len(next(iter(elements)))
-    by_end: dict[int, list[bytes]] = {}
-    for key, left in elements.items():
-        by_end.setdefault(left, []).append(key)
+    ends = set(elements.values())
     body = b""
-    for left, keys in by_end.items():  # as a rule one: what is the same between two keys is put there by `join`
+    for left in ends:  # as a rule one: what is the same between two keys is put there by `join`
+        keys = elements if len(ends) == 1 else [key for key, end in elements.items() if end == left]
         after = _TIMEOUT + _MILLISECONDS.pack(left)
         body += _NEW[size] + (after + _NEW[size]).join(keys) + after
     add = (NEWSETELEM, prefix + _ATTR.pack(4 + len(body), 3 | NESTED) + body)
