@@ -17,10 +17,10 @@ EPILOG = """\
 examples:
   egress inject -f pod.yaml | kubectl apply -f -
       the pod's annotations say what it may reach:
-        sallyport.io/policy: web-only                       a preset
-        sallyport.io/policy: '{egress: [{action: allow, target: api.example.com}]}'
-        sallyport.io/policy-from: configmap/NAME[/KEY]      JSON, key policy.json; or secret/...
-        sallyport.io/token-from: secret/NAME[/KEY]          who has it changes the policy; key token
+        sallyport.dev/policy: web-only                       a preset
+        sallyport.dev/policy: '{egress: [{action: allow, target: api.example.com}]}'
+        sallyport.dev/policy-from: configmap/NAME[/KEY]      JSON, key policy.json; or secret/...
+        sallyport.dev/token-from: secret/NAME[/KEY]          who has it changes the policy; key token
       without any of the first three, everything is denied
   egress inject --policy policy.yaml -f deployment.yaml
       sets the annotation first; a file or a preset

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from policies.model import NetworkPolicy
 
-PREFIX = "sallyport.io/"
+PREFIX = "sallyport.dev/"
 POLICY, POLICY_FROM, TOKEN_FROM = PREFIX + "policy", PREFIX + "policy-from", PREFIX + "token-from"
 INJECTED = PREFIX + "injected"
 ANNOTATIONS = (POLICY, POLICY_FROM, TOKEN_FROM, INJECTED)

@@ -127,7 +127,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
                 create(cluster, json.loads(json.dumps(one)), query="&dryRun=All")
                 one = hooked(one, folder, port)
             _eventually(cluster, one)
-        namespace(cluster, "guarded", **{"sallyport.io/guard": "enabled"})
+        namespace(cluster, "guarded", **{"sallyport.dev/guard": "enabled"})
         namespace(cluster, "free")
         _until_called(cluster)
         yield Guarded(cluster, documents, webhook)
@@ -215,7 +215,7 @@ def test_our_own_pods_are_restricted_ones(guarded: Guarded) -> None:
 
 
 def test_what_inject_prints_is_what_the_server_knows(guarded: Guarded) -> None:
-    template = {"metadata": {"labels": {"a": "b"}, "annotations": {"sallyport.io/policy": POLICY}},
+    template = {"metadata": {"labels": {"a": "b"}, "annotations": {"sallyport.dev/policy": POLICY}},
                 "spec": {"containers": [container()]}}  # fmt: skip
     once = {"metadata": template["metadata"], "spec": {"containers": [container()], "restartPolicy": "Never"}}
     selected = {"selector": {"matchLabels": {"a": "b"}}, "template": template}
@@ -265,7 +265,7 @@ def test_a_pod_that_would_defeat_it_is_not_created(guarded: Guarded) -> None:
     bad["metadata"]["name"] = "bad"
     words = refused(guarded.cluster, bad, "guarded")
     assert words.startswith("403 ")
-    assert 'admission webhook "namespace.sallyport.io" denied the request: sallyport cannot guard this pod' in words
+    assert 'admission webhook "namespace.sallyport.dev" denied the request: sallyport cannot guard this pod' in words
     assert "spec.hostNetwork: " in words
     assert "spec.containers[0].securityContext.privileged: " in words
     assert "nonsense is neither a policy nor a preset" in refused(guarded.cluster, pod("nonsense"), "guarded")
@@ -274,9 +274,9 @@ def test_a_pod_that_would_defeat_it_is_not_created(guarded: Guarded) -> None:
 
 def test_a_labelled_pod_is_guarded_anywhere(guarded: Guarded) -> None:
     labelled = pod()
-    labelled["metadata"]["labels"] = {"sallyport.io/guard": "enabled"}
+    labelled["metadata"]["labels"] = {"sallyport.dev/guard": "enabled"}
     assert _init_containers(create(guarded.cluster, labelled, "free", "&dryRun=All")) == ["egress"]
-    labelled["metadata"]["labels"] = {"sallyport.io/guard": "disabled"}
+    labelled["metadata"]["labels"] = {"sallyport.dev/guard": "disabled"}
     assert _init_containers(create(guarded.cluster, labelled, "free", "&dryRun=All")) == []
     assert _init_containers(create(guarded.cluster, labelled, "guarded", "&dryRun=All")) == ["egress"]
 
@@ -351,10 +351,10 @@ def test_while_no_webhook_answers_what_is_to_be_guarded_is_not_created(guarded: 
     assert guarded.webhook.wait(20) == 0
     given = pod()
     given["metadata"]["name"] = "late"
-    assert 'failed calling webhook "namespace.sallyport.io"' in refused(guarded.cluster, given, "guarded")
+    assert 'failed calling webhook "namespace.sallyport.dev"' in refused(guarded.cluster, given, "guarded")
     labelled = json.loads(json.dumps(given))
-    labelled["metadata"]["labels"] = {"sallyport.io/guard": "enabled"}
-    assert 'failed calling webhook "pod.sallyport.io"' in refused(guarded.cluster, labelled, "free")
+    labelled["metadata"]["labels"] = {"sallyport.dev/guard": "enabled"}
+    assert 'failed calling webhook "pod.sallyport.dev"' in refused(guarded.cluster, labelled, "free")
     assert create(guarded.cluster, given, "free", "&dryRun=All")["spec"]  # whatever is not ours goes on
     again, _ = start_webhook(guarded.cluster.folder, port)
     try:

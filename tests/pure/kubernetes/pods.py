@@ -14,7 +14,7 @@ def container(name: str = "app", **members: Any) -> dict[str, Any]:
 
 def pod(policy: str | None = POLICY, annotations: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
     """A pod with one container, where `spec` names no others."""
-    notes = {} if policy is None else {"sallyport.io/policy": policy}
+    notes = {} if policy is None else {"sallyport.dev/policy": policy}
     spec.setdefault("containers", [container()])
     metadata = {"name": "box", "annotations": {**notes, **(annotations or {})}}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": deepcopy(spec)}

@@ -55,7 +55,7 @@ def test_one_fault_and_nothing_is_printed(tmp_path: Path) -> None:
 
 
 def test_a_policy_in_the_same_stream_is_checked(tmp_path: Path) -> None:
-    named = pod(None, {"sallyport.io/policy-from": "configmap/rules"})
+    named = pod(None, {"sallyport.dev/policy-from": "configmap/rules"})
     done = quick("inject", "-f", written(tmp_path, CONFIG, named))
     assert done.returncode == 0
     assert "not checked" not in done.stderr
@@ -69,13 +69,13 @@ def test_a_policy_in_the_same_stream_is_checked(tmp_path: Path) -> None:
 def test_the_policy_flag_is_written_down_where_the_next_one_finds_it(tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text("egress:\n- {action: allow, target: A.example.com}\n")
-    given = pod(None, {"sallyport.io/policy-from": "configmap/rules"})
+    given = pod(None, {"sallyport.dev/policy-from": "configmap/rules"})
     for name, annotation in (("web-only", "web-only"), (str(policy), None)):
         made = quick("inject", "--policy", name, "-f", written(tmp_path, given))
         (document,) = read(made.stdout.encode())
         notes = document["metadata"]["annotations"]
-        assert notes["sallyport.io/policy"] == (annotation or parse_and_compact(policy.read_text()))
-        assert "sallyport.io/policy-from" not in notes
+        assert notes["sallyport.dev/policy"] == (annotation or parse_and_compact(policy.read_text()))
+        assert "sallyport.dev/policy-from" not in notes
         again = quick("inject", "-f", written(tmp_path, document))
         assert read(again.stdout.encode()) == [document]
     preset = parse_policy(presets.text("web-only"), yaml=True)

@@ -90,7 +90,7 @@ def test_the_others_lose_raw_sockets_and_the_say_over_the_network(given: Any, le
         pod(),
         pod(None),
         pod("web-only", initContainers=[container("first")], volumes=[{"name": "v", "emptyDir": {}}]),
-        pod(None, {"sallyport.io/policy-from": "configmap/rules", "sallyport.io/token-from": "secret/keys/mine"}),
+        pod(None, {"sallyport.dev/policy-from": "configmap/rules", "sallyport.dev/token-from": "secret/keys/mine"}),
     ],
 )
 def test_twice_is_once_and_what_is_given_stays_as_it_is(document: dict[str, Any]) -> None:
@@ -103,7 +103,7 @@ def test_twice_is_once_and_what_is_given_stays_as_it_is(document: dict[str, Any]
 
 def test_a_changed_policy_and_changed_settings_take_effect() -> None:
     made = inject(pod()).document
-    made["metadata"]["annotations"]["sallyport.io/policy"] = "deny-all"
+    made["metadata"]["annotations"]["sallyport.dev/policy"] = "deny-all"
     again = inject(made, Settings(image="other:2", port=19000)).document
     assert json.loads(variables(sidecar(again))[RULES]) == {"defaultAction": "deny", "egress": []}
     assert sidecar(again)["image"] == "other:2"
@@ -113,18 +113,18 @@ def test_a_changed_policy_and_changed_settings_take_effect() -> None:
 def test_a_container_that_pretends_to_be_the_sidecar_is_thrown_away() -> None:
     forged = container("egress", restartPolicy="Always", securityContext={"privileged": True})
     volume = {"name": "sallyport-state", "hostPath": {"path": "/"}}
-    marked = pod(annotations={"sallyport.io/injected": "true"}, initContainers=[forged])
+    marked = pod(annotations={"sallyport.dev/injected": "true"}, initContainers=[forged])
     assert inject(marked).document == inject(pod()).document
     assert "spec.initContainers[0].name: egress is the sidecar's" in refused(pod(initContainers=[forged]))
     assert "spec.volumes[0].name" in refused(pod(volumes=[volume]))
     # Also where it is marked: what a host folder gives is looked at before it is replaced.
-    assert "hostPath" in refused(pod(annotations={"sallyport.io/injected": "true"}, volumes=[volume]))
+    assert "hostPath" in refused(pod(annotations={"sallyport.dev/injected": "true"}, volumes=[volume]))
 
 
 def test_without_an_annotation_nothing_is_allowed_unless_the_operator_says_so() -> None:
     guarded = inject(pod(None))
     assert json.loads(variables(sidecar(guarded.document))[RULES]) == {"defaultAction": "deny", "egress": []}
-    assert guarded.warnings == ("no sallyport.io/policy annotation: the policy is deny all",)
+    assert guarded.warnings == ("no sallyport.dev/policy annotation: the policy is deny all",)
     policy = parse_policy(POLICY)
     assert parse_policy(variables(sidecar(inject(pod(None), Settings(policy=policy)).document))[RULES]) == policy
     assert parse_policy(variables(sidecar(inject(pod(""), Settings(policy=policy)).document))[RULES]) == NetworkPolicy()
@@ -134,7 +134,7 @@ def test_without_an_annotation_nothing_is_allowed_unless_the_operator_says_so() 
     ("text", "words"),
     [
         ("web-onyl", "web-onyl is neither a policy nor a preset (allow-all, "),
-        ('{"egres": []}', "metadata.annotations[sallyport.io/policy]: $.egres: "),
+        ('{"egres": []}', "metadata.annotations[sallyport.dev/policy]: $.egres: "),
         ("egress: [{action: allow, target: 'a b'}]", "$.egress[0].target: "),
         ('{"egress": [{"target": "a.example.com"}]}', "$.egress[0]"),
     ],
@@ -154,20 +154,20 @@ def test_a_policy_from_a_config_map_or_a_secret() -> None:
         ("configmap/rules", {"configMapKeyRef": {"name": "rules", "key": "policy.json"}}),
         ("secret/rules/other", {"secretKeyRef": {"name": "rules", "key": "other"}}),
     ):
-        guarded = inject(pod(None, {"sallyport.io/policy-from": text}))
+        guarded = inject(pod(None, {"sallyport.dev/policy-from": text}))
         assert variables(sidecar(guarded.document))[RULES] == source
         assert "is not checked here" in guarded.warnings[0]
-    document = pod(None, {"sallyport.io/policy-from": "configmap/rules"})
+    document = pod(None, {"sallyport.dev/policy-from": "configmap/rules"})
     assert inject(document, Settings(), lambda _: POLICY).warnings == ()
     with pytest.raises(Refused, match=r"configmap/rules/policy.json: \$"):
         inject(document, Settings(), lambda _: "egress: []")  # YAML, which the variable does not take
     for text in ("rules", "configmap/", "configmap/a/b/c", "secrets/a", "configmap/A", "configmap/../x"):
-        assert "write configmap/NAME" in refused(pod(None, {"sallyport.io/policy-from": text}))
-    assert "write one of the two" in refused(pod(annotations={"sallyport.io/policy-from": "configmap/rules"}))
+        assert "write configmap/NAME" in refused(pod(None, {"sallyport.dev/policy-from": text}))
+    assert "write one of the two" in refused(pod(annotations={"sallyport.dev/policy-from": "configmap/rules"}))
 
 
 def test_a_token_from_a_secret_is_demanded() -> None:
-    found = variables(sidecar(inject(pod(annotations={"sallyport.io/token-from": "secret/keys"})).document))
+    found = variables(sidecar(inject(pod(annotations={"sallyport.dev/token-from": "secret/keys"})).document))
     assert found["OPENSANDBOX_EGRESS_TOKEN"] == {"secretKeyRef": {"name": "keys", "key": "token"}}
     assert found["OPENSANDBOX_EGRESS_REQUIRE"] == "nft,token"
     settings = Settings(token=Reference("secret", "all", "token"))
@@ -175,11 +175,11 @@ def test_a_token_from_a_secret_is_demanded() -> None:
         variables(sidecar(inject(pod(), settings).document))["OPENSANDBOX_EGRESS_TOKEN"]["secretKeyRef"]["name"]
         == "all"
     )
-    assert "write secret/NAME" in refused(pod(annotations={"sallyport.io/token-from": "configmap/keys"}))
+    assert "write secret/NAME" in refused(pod(annotations={"sallyport.dev/token-from": "configmap/keys"}))
 
 
 def test_an_annotation_with_a_slip_in_it_is_no_silence() -> None:
-    assert "sallyport.io/polcy]: is not known" in refused(pod(None, {"sallyport.io/polcy": "web-only"}))
+    assert "sallyport.dev/polcy]: is not known" in refused(pod(None, {"sallyport.dev/polcy": "web-only"}))
 
 
 def test_the_identity_is_opensandboxs_where_there_is_one() -> None:
@@ -191,7 +191,7 @@ def test_the_identity_is_opensandboxs_where_there_is_one() -> None:
     assert path == "metadata.labels['opensandbox.io/id']"
 
 
-TEMPLATE = {"metadata": {"annotations": {"sallyport.io/policy": POLICY}}, "spec": {"containers": [container()]}}
+TEMPLATE = {"metadata": {"annotations": {"sallyport.dev/policy": POLICY}}, "spec": {"containers": [container()]}}
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_what_holds_no_pod_passes_and_a_pod_in_an_unknown_kind_does_not() -> Non
 
 def test_annotations_on_the_maker_instead_of_the_pod_are_refused() -> None:
     document = {"apiVersion": "apps/v1", "kind": "Deployment",
-                "metadata": {"annotations": {"sallyport.io/policy": "web-only"}},
+                "metadata": {"annotations": {"sallyport.dev/policy": "web-only"}},
                 "spec": {"template": {"spec": {"containers": [container()]}}}}  # fmt: skip
     assert "write it in spec.template.metadata.annotations" in refused(document)
 

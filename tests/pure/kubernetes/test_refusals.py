@@ -115,7 +115,7 @@ def test_what_does_not_reach_the_guard_passes(document: dict[str, Any]) -> None:
 def test_every_reason_is_told_at_once() -> None:
     bad = container("egress", securityContext={"privileged": True})
     assert faults(pod("nonsense", hostPID=True, containers=[bad])) == [
-        "metadata.annotations[sallyport.io/policy]", "spec.hostPID", BOX + "name", BOX + "securityContext.privileged",
+        "metadata.annotations[sallyport.dev/policy]", "spec.hostPID", BOX + "name", BOX + "securityContext.privileged",
     ]  # fmt: skip
 
 
@@ -138,10 +138,10 @@ def test_the_operators_settings_open_what_they_answer() -> None:
     ],
 )  # fmt: skip
 def test_the_sandbox_is_not_given_the_token(members: dict[str, Any], path: str) -> None:
-    with_token = pod(annotations={"sallyport.io/token-from": "secret/keys"}, **members)
+    with_token = pod(annotations={"sallyport.dev/token-from": "secret/keys"}, **members)
     assert faults(with_token) == [path]
     assert faults(pod(**members)) == []
-    assert faults(pod(annotations={"sallyport.io/token-from": "secret/other"}, **members)) == []
+    assert faults(pod(annotations={"sallyport.dev/token-from": "secret/other"}, **members)) == []
 
 
 @given(st.lists(st.sampled_from(["var", "run", "proc", "data", "lib", "kubelet", "etc", "ssl", "x"]), max_size=5))

@@ -81,7 +81,7 @@ def test_a_created_pod_gets_what_inject_gives_it() -> None:
     }
     response = answer(review(bare, dryRun=True))
     assert patched(bare, response) == inject(bare).document
-    assert response["warnings"] == ["sallyport: no sallyport.io/policy annotation: the policy is deny all"]
+    assert response["warnings"] == ["sallyport: no sallyport.dev/policy annotation: the policy is deny all"]
 
 
 def test_a_namespace_may_have_a_policy_for_pods_that_name_none() -> None:

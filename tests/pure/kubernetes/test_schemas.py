@@ -18,7 +18,7 @@ from tests.pure.kubernetes.pods import POLICY, container, pod
 VERSIONS = ("1.29", "1.37")  # the first with sidecars switched on, and the newest there is
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy" / "kubernetes"
 TEMPLATE = {
-    "metadata": {"annotations": {"sallyport.io/policy": POLICY, "sallyport.io/token-from": "secret/keys"}},
+    "metadata": {"annotations": {"sallyport.dev/policy": POLICY, "sallyport.dev/token-from": "secret/keys"}},
     "spec": {"containers": [container(ports=[{"containerPort": 80}])], "initContainers": [container("first")]},
 }
 SELECTED = {"spec": {"selector": {"matchLabels": {"a": "b"}}, "template": TEMPLATE}}
