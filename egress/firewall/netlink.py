@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 CHUNK = 1024  # elements a message: one attribute holds 64 KiB
+ANSWER = 16_384  # octets read of what the kernel says to one message
 _MSG_DONTWAIT = 0x40
 _GENERIC = struct.pack(">BBH", INET, 0, 0)
 _GENERIC_BATCH = struct.pack(">BBH", 0, 0, NFTABLES)
@@ -62,6 +63,7 @@ _DEL = {
 }
 _MILLISECONDS = struct.Struct(">Q")
 _CODE = struct.Struct("=i")
+_TAKEN = struct.Struct("=HIi")  # of an acknowledgement: its kind, its number, no error
 
 
 class Element(NamedTuple):
@@ -159,14 +161,17 @@ class SetWriter:
             raise FirewallError(f"netlink: {error.strerror}") from error
         trouble: FirewallError | None = None
         done = False
+        taken = _TAKEN.pack(NLMSG_ERROR, acknowledged, 0)
         while not done:  # errors come in the order of the messages, so none comes behind the last one's acknowledgement
             try:
-                data = sock.recv(65536, _MSG_DONTWAIT)
+                data = sock.recv(ANSWER, _MSG_DONTWAIT)
             except BlockingIOError:
                 break
             except OSError as error:  # ENOBUFS: something was lost, so nothing is certain
                 trouble = FirewallError(f"netlink: {error.strerror}")
                 continue
+            if trouble is None and data[4:6] + data[8:12] + data[16:20] == taken:
+                return  # as a rule: the acknowledgement, and nothing before it
             at = 0
             while at + 20 <= len(data):
                 length, kind, _, number, _ = HEAD.unpack_from(data, at)
