@@ -131,7 +131,8 @@ def _told() -> object:
 
 def _shares() -> object:
     made = Shedding()
-    made._begin(1.0)
+    made.judge(3, shedding.FULL, shedding.FULL, 0, 1.0)
+    made.judge(3, shedding.FULL, shedding.FULL, shedding.LOST, 1.0)
     for number in range(shedding.PARENTS):
         made._parents[os.urandom(60)] = number
     return made

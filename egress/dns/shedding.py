@@ -42,7 +42,6 @@ FULL = 256 * 1024  # octets of memory in a receive queue, some three hundred que
 LOST = 500  # questions that did not fit
 PATIENCE = 0.1  # seconds that a queue may stay full: a burst is over sooner
 CALM = 5.0  # seconds without anything dropped until all is as ever
-_NO_PORTS = array("H", bytes(2 << 16))
 _SO_MEMINFO = 55  # linux/sock_diag.h: SK_MEMINFO_RMEM_ALLOC, _RCVBUF, …, _DROPS
 _MEMINFO = struct.Struct("=9I")
 
@@ -55,8 +54,7 @@ class Shedding:
         self.dropped = 0  # since it went on
         self._quiet_at = 0.0
         self._ends = 0.0  # of the window
-        self._ports = _NO_PORTS[:]
-        self._ports_before = _NO_PORTS[:]
+        self._ports = self._ports_before = array("H")  # 128 KB each, only while they are needed
         self._age = 0  # windows since these were exchanged
         self._parents: dict[bytes, int] = {}
         self._new = self._first = self._known = 0
@@ -82,6 +80,7 @@ class Shedding:
         if self.on or (now - self._full_since < PATIENCE and lost - before < LOST):
             return False
         self.on = True
+        self._ports, self._ports_before = _nobody(), _nobody()
         self._part = 1.0
         self.dropped = 0
         self._quiet_at = now + CALM
@@ -93,6 +92,8 @@ class Shedding:
         if now < self._quiet_at:
             return False
         self.on = False
+        self._ports = self._ports_before = array("H")
+        self._parents.clear()
         self._lost.clear()
         return True
 
@@ -101,7 +102,7 @@ class Shedding:
         self._ends = now + WINDOW
         if self._age >= PORT_WINDOWS:
             self._age = 0
-            self._ports_before, self._ports = self._ports, _NO_PORTS[:]
+            self._ports_before, self._ports = self._ports, _nobody()
         self._parents.clear()
         self._new = self._first = self._known = 0
 
@@ -173,6 +174,11 @@ class Shedding:
         self.dropped += 1
         self._quiet_at = now + CALM
         return False
+
+
+def _nobody() -> array[int]:
+    """How much each port has asked: nothing."""
+    return array("H", bytes(2 << 16))
 
 
 def _state(sock: socket.socket) -> tuple[int, int, int]:

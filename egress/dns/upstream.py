@@ -154,7 +154,9 @@ class Upstream:
     def _give_up_oldest(self) -> None:
         """Room for another question. Not the new one: who is answered at all is answered soon, and questions that
         nobody ever answers would keep everybody else out for as long as the time-out."""
-        self._report(next(iter(self._flying.values())), None)
+        for question in self._flying.values():
+            self._report(question, None)
+            return
 
     def probe(self, name: str) -> None:
         """Ask every server for `name`'s NS: silence counts as a failure, any answer brings back who was down."""
