@@ -136,7 +136,7 @@ class Connection:
         if server is None:
             return
         self.state = CONNECTING
-        server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # (it was made as one that does not block)
         server.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         code = _dial(server, self.packed, self.port)
         if code and code != errno.EINPROGRESS:
@@ -219,6 +219,7 @@ class Connection:
         if all(one.done for one in self._lanes):
             self.close(reset=False)
         else:
+            lane.close()
             lane.sink.shutdown(socket.SHUT_WR)
 
     def _broke(self, error: Exception) -> None:

@@ -56,8 +56,8 @@ class Pipes:
 
 
 class Lane:
-    """One direction. `ended` is called when all that the source said before its end is with the sink; errors go to
-    `broke`."""
+    """One direction. `ended` is called when all that the source said before its end is with the sink, and then has to
+    `close`; errors go to `broke`."""
 
     __slots__ = (
         "_broke", "_drained", "_ended", "_inside", "_last", "_loop", "_many", "_pipe", "_pipes", "_reading",
@@ -122,7 +122,6 @@ class Lane:
                 return
             if self._last:
                 self.done = True
-                self.close()
                 self._ended(self)
                 return
             if self._drained or not rounds:

@@ -7,6 +7,7 @@ next, and whoever waits for an answer has a clock.
 from __future__ import annotations
 
 import array
+import os
 import socket
 from collections import deque
 
@@ -80,16 +81,15 @@ class Post:
                 )
             except BlockingIOError:
                 return
-            came: list[socket.socket] = []
+            numbers = array.array("i")
             for level, kind, value in ancillary:
                 if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                    numbers = array.array("i")
                     numbers.frombytes(value[: len(value) - len(value) % _DESCRIPTOR])
-                    came += [socket.socket(fileno=number) for number in numbers]
             try:
                 message = decode(data)
             except ValueError:
-                for sock in came:
-                    sock.close()
+                for number in numbers:
+                    os.close(number)
                 continue
-            self._hear(message, came)
+            # The family is said, so that the kernel need not be asked for each of them.
+            self._hear(message, [socket.socket(message.port, socket.SOCK_STREAM, 0, number) for number in numbers])
