@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pytest
 
 from lab import Lab, Sidecar
 from lab.identity import SIDECAR_WITH_RAW
@@ -29,8 +33,17 @@ def old(self, text, *, check=False):
     return run(self, text, check=check)
 
 nft.Nft.run = old
+"""
+SERVE = (
+    OLD
+    + """
 from egress.supervisor import serve
 sys.exit(serve(os.environ))
+"""
+)
+DOCTOR = """
+from egress.__main__ import main
+sys.exit(main(["doctor", "--json", "--offline"]))
 """
 
 
@@ -39,7 +52,7 @@ def on_an_old_kernel(lab: Lab, env: Mapping[str, str | None], *, wait: bool = Tr
         lab,
         policy=allow("198.51.100.10"),
         env=env,
-        argv=(sys.executable, "-c", OLD),
+        argv=(sys.executable, "-c", SERVE),
         identity=SIDECAR_WITH_RAW,
         wait=wait,
     )
@@ -79,3 +92,12 @@ def test_e6_required_it_is_an_error_that_leaves_the_sandbox_closed(lab: Lab) -> 
             assert lab.connect(host, 80) in REJECTED
         with lab.sandbox.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
             assert sock.connect_ex(("127.0.0.1", 18080)), "and nothing answers"
+
+
+@pytest.mark.parametrize("old", [True, False], ids=["without", "with"])
+def test_e6_doctor_says_whether_there_is_the_hook(lab: Lab, old: bool) -> None:
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": PROJECT, "OPENSANDBOX_EGRESS_DNS_UPSTREAM": "203.0.113.53"}
+    code = (OLD if old else "import sys") + DOCTOR
+    done = lab.run([sys.executable, "-c", code], env=env, timeout=60)
+    findings = {finding["name"]: finding for finding in json.loads(done.stdout)["findings"]}
+    assert (findings["packet_sockets"]["state"] == "ok") is not old, findings["packet_sockets"]
