@@ -62,10 +62,10 @@ def test_containers_that_end_at_once_leave_nothing(watching: Watching) -> None:
     labels = (f"--label=sallyport.policy={ONE}", f"--network={NETWORK}")
     starts = [
         subprocess.Popen(
-            ["docker", "run", "--rm", USR, *labels, IMAGE, "/bin/sleep", f"0.{2 * number:02}"],
+            ["docker", "run", "--rm", USR, *labels, IMAGE, "/bin/sleep", f"0.{4 * number:02}"],
             env=host.environment(), stdout=subprocess.DEVNULL,
         )
-        for number in range(10)
+        for number in range(6)
     ]  # fmt: skip
     for start in starts:
         assert start.wait(100) == 0
@@ -94,8 +94,8 @@ def test_a_bad_label_leaves_the_container_closed_and_is_told(watching: Watching)
         watching.run(name, policy=label)
         assert words in watching.said(f"{name} stays closed")["error"]
         assert running(watching.host, name)
-        assert not watching.reaches(name, "http://198.51.100.10/", "-m", "1")
     assert watching.ports() == set()
+    assert not watching.reaches("fault", "http://198.51.100.10/", "-m", "1")
 
 
 def test_what_no_guard_would_hold_is_killed(watching: Watching) -> None:
@@ -245,8 +245,8 @@ def test_the_daemon_is_followed_again_after_a_restart(watching: Watching) -> Non
     assert watching.reaches("fresh", API)
 
 
-def test_fifty_at_once(watching: Watching) -> None:
-    count = int(os.environ.get("SALLYPORT_CONTAINERS", "12"))
+def test_many_at_once(watching: Watching) -> None:
+    count = int(os.environ.get("SALLYPORT_CONTAINERS", "8"))
     names = [f"box{number}" for number in range(count)]
     labels = [f"--label=sallyport.policy={ONE}", f"--network={NETWORK}"]
     starts = [
