@@ -358,7 +358,8 @@ class Guard:
         if self._severed and not self._severed.isdisjoint([packed for packed, _ in news]):
             self._severed -= {packed for packed, _ in news}
             self.loop.run_in_thread(self._lift, lambda *_: None)  # else they end a minute after they were last tried
-        self._write_down(news)
+        unwritten, self._leases.unwritten = self._leases.unwritten, []
+        self._write_down(news + unwritten)
 
     def _write_down(self, teachings: Sequence[tuple[bytes, Teaching]]) -> None:
         if not self._handover.add_leases(teachings):

@@ -81,15 +81,16 @@ def fuzz(name: str, runs: int, seed: int, state: Path) -> Result:
     done, covered, inputs = 0, 0, 0
     while done < runs and len(findings) < 10:
         run = Run(name, state / "corpus" / name, state / "findings", runs - done, seed + len(findings))
-        before = set(run.findings())
+        started = time.time()
         count, covered, inputs, told = follow(run, done, runs)
         done += count
-        new = sorted(set(run.findings()) - before)
-        if new:
-            findings += new
-            print("\n".join([f"  {name} FOUND {path}" for path in new] + told), flush=True)
-        elif count < runs - (done - count):
+        new = [path for path in run.findings() if path.stat().st_mtime >= started - 1]
+        if not new and done < runs:
             raise SystemExit(f"{name} ended early:\n" + "\n".join(told))
+        print("\n".join([f"  {name} FOUND {path}" for path in new] + (told if new else [])), end="", flush=True)
+        if set(new) <= set(findings):
+            break  # the very same again, or nothing
+        findings += new
     return Result(name, done, time.monotonic() - begun, covered, inputs, findings)
 
 

@@ -320,9 +320,9 @@ class Service:
                 reply(question, result, now)
             else:
                 self._reply(question, result, now)
-        if grants and not failed:
+        if leases.unwritten or (grants and not failed):
             try:
-                self._remember(grants)
+                self._remember(() if failed else grants)
             except Exception as error:  # noqa: BLE001 - only a restarted worker would miss it
                 self._complain(f"learned addresses could not be written down: {error}", now)
 

@@ -101,6 +101,7 @@ class Leases:
         self._lingering: dict[bytes, _Address] = {}
         self._ends: list[tuple[float, bytes]] = []
         self.evicted_names: set[str] = set()
+        self.unwritten: list[tuple[bytes, Teaching]] = []  # of which the kernel needs no word, but the next worker does
         self._taught = 0
         self._holders: set[str] | None = None  # once full: every name that is remembered for something, and some more
 
@@ -116,7 +117,9 @@ class Leases:
     ) -> Grant | None:
         """An answer taught `packed`: None when the kernel's element already lasts long enough, else what to write.
 
-        Nothing counts before `granted` is told that the kernel took it. Raises Full.
+        Nothing counts before `granted` is told that the kernel took it. What needs no word to the kernel waits in
+        `unwritten` until it is written down all the same: under another policy that name alone may hold the address
+        open. Raises Full.
         """
         length = (ttl if ttl > MINIMUM else MINIMUM) + GRACE
         until = now + length
@@ -147,8 +150,10 @@ class Leases:
         opened = address.opened
         for known, end in opened:
             if known is ports and end >= until:
+                self.unwritten.append((packed, teaching))
                 return None
         if opened and address.until(ports) >= until:
+            self.unwritten.append((packed, teaching))
             return None
         return new_tuple(Grant, (packed, ports, length + SLACK, not opened, teaching))
 

@@ -61,6 +61,7 @@ class Turns:
         self.soon: deque[Callable[[], None]] = deque()
         self.reader: Callable[[], None] | None = None
         self.writer: Callable[[], None] | None = None
+        self.turns = 0
 
     def now(self) -> float:
         return 0.0
@@ -95,6 +96,7 @@ class Turns:
     def run(self) -> None:
         """Until nothing is left to do."""
         while True:
+            self.turns += 1
             if self.soon:
                 self.soon.popleft()()
             elif self.writer is not None:

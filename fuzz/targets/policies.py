@@ -36,7 +36,7 @@ SAMPLES: tuple[dict[str, Any], ...] = (
     },
     {"egress": [{"action": "ALLOW", "target": " B\u00fccher.example. ", "ports": ["853"], "protocol": "UDP"}]},
 )
-_RULES, _PORTS = 12, 6  # of a policy that is held against the plain reading: it is slow
+_RULES, _PORTS = 8, 4  # of a policy that is held against the plain reading: it is slow
 
 
 def holds(policy: NetworkPolicy) -> None:
@@ -63,7 +63,7 @@ def decides(policy: NetworkPolicy, document: dict[str, Any]) -> None:
     chosen = ports[:: max(1, len(ports) // _PORTS)]
     questions = [("echo", 0), *((protocol, port) for protocol in ("tcp", "udp") for port in chosen)]
     names, addresses = {"other.example"}, {ipaddress.ip_address("192.0.2.1").packed}
-    for rule in policy.egress[:3]:
+    for rule in policy.egress[:2]:
         if rule.network is None:
             name = rule.target.removeprefix("*").removeprefix(".")
             names |= {name, f"x.{name}".rstrip(".")}
@@ -71,7 +71,7 @@ def decides(policy: NetworkPolicy, document: dict[str, Any]) -> None:
             network = ipaddress.ip_network(rule.target)
             beyond = (int(network[-1]) + 1) % (1 << network.max_prefixlen)
             addresses |= {network[0].packed, network[-1].packed, beyond.to_bytes(network.max_prefixlen // 8, "big")}
-    for name in names:
+    for name in sorted(names)[:3]:
         opened = {question for question in questions if naive.by_name(document, name, *question)}
         decision = compiled.decide_name(name)
         if decision.action is Action.ALLOW:
@@ -82,7 +82,7 @@ def decides(policy: NetworkPolicy, document: dict[str, Any]) -> None:
             link = compiled.chain_deny(name)
             denied = bool(link and link.ports.contains(protocol, port))
             assert denied == naive.link_denied(document, name, protocol, port), (name, protocol, port)
-    for packed in addresses:
+    for packed in sorted(addresses)[-3:]:
         packed = unmap(packed)
         address = ipaddress.ip_address(packed)
         for protocol, port in questions:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lab import Sidecar
 from soak.model import Probe
 from soak.play import Difference, Play
 from soak.world import LIES
+from tests.blackbox.place import allow
 
 if TYPE_CHECKING:
     from lab import Lab
@@ -66,3 +68,21 @@ def test_the_soak_notices_a_name_that_is_answered_otherwise(lab: Lab) -> None:
         play.model.change({"defaultAction": "deny", "egress": []})
         with pytest.raises(Difference, match="has to be answered NXDOMAIN"):
             play.ask("api.example.com")
+
+
+def test_soak_both_names_of_an_address_outlive_the_worker(lab: Lab) -> None:
+    """The soak found an address closed: of its two names the next worker knew the first alone, since the kernel had
+    needed no word about the second, and then the policy allowed that one only."""
+    names = ("first.example.com", "second.example.com")
+    for name in names:
+        lab.dns.a(name, "198.51.100.12", ttl=600)
+    with Sidecar(lab, policy=allow(*names)) as sidecar:
+        for name in names:
+            assert lab.query(name).addresses == ["198.51.100.12"]
+        assert lab.query("third.example.com").rcode == "NXDOMAIN"  # whatever followed the answers is done
+        sidecar.kill_worker()
+        sidecar.wait_ready()
+        assert sidecar.api("POST", "/policy", allow("second.example.com")).status == 200
+        assert lab.connect("198.51.100.12", 80) == "connected"
+        assert sidecar.api("POST", "/policy", allow("first.example.com")).status == 200
+        assert lab.connect("198.51.100.12", 80) == "refused", "the control: a change forgets what it forbids"

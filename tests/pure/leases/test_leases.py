@@ -66,6 +66,16 @@ def test_soak_an_address_of_which_the_kernel_was_not_told_yet_is_not_held() -> N
     assert not leases.holds(A)
 
 
+def test_soak_a_name_of_which_the_kernel_needs_no_word_is_handed_on_all_the_same() -> None:
+    """Else the next worker knows only the first of two names, and under a policy that allows the second alone the
+    address is closed."""
+    leases = Leases()
+    open_for(leases, "a.example.com", A, 600, 1000.0)
+    assert leases.unwritten == []
+    assert leases.learn("b.example.com", (), EVERYTHING, A, 60, 1000.0) is None
+    assert [(packed, teaching.name) for packed, teaching in leases.unwritten] == [(A, "b.example.com")]
+
+
 def test_nothing_counts_before_the_kernel_acknowledged_it() -> None:
     leases = Leases()
     grant = leases.learn("a.example.com", (), EVERYTHING, A, 60, 1000.0)

@@ -6,6 +6,7 @@ be compared with the compiled forms. Rules are documents as a user writes them.
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 from typing import Any
 
@@ -93,8 +94,13 @@ def covers(rule: dict[str, Any], protocol: str, port: int) -> bool:
 
 def address_rule(rule: dict[str, Any]) -> Network | None:
     """The network of an address rule."""
+    return _network(rule["target"])
+
+
+@functools.lru_cache(1024)  # the same few, asked thousands of times
+def _network(target: str) -> Network | None:
     try:
-        return ipaddress.ip_network(rule["target"])
+        return ipaddress.ip_network(target)
     except ValueError:
         return None
 
@@ -125,12 +131,15 @@ def link_denied(document: dict[str, Any], name: str, protocol: str, port: int) -
     return False
 
 
+_SIX_TO_FOUR, _NAT64 = ipaddress.IPv6Network("2002::/16"), ipaddress.IPv6Network("64:ff9b::/96")
+
+
 def inner(address: Address) -> ipaddress.IPv4Address | None:
     """The address inside a NAT64 or 6to4 one."""
     if isinstance(address, ipaddress.IPv6Address):
-        if address in ipaddress.ip_network("2002::/16"):
+        if address in _SIX_TO_FOUR:
             return ipaddress.IPv4Address(int(address) >> 80 & 0xFFFFFFFF)
-        if address in ipaddress.ip_network("64:ff9b::/96"):
+        if address in _NAT64:
             return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     return None
 
