@@ -140,9 +140,9 @@ class Leases:
         lasts = until
         if name in names:
             lasts = max(until, names[name].until)
-        elif self._taught >= TEACHINGS or self._holders is not None:
+        elif self._holders is not None:
             self._make_place(names, name)
-        elif len(names) >= self.names_per_address:
+        elif names and (len(names) >= self.names_per_address or self._taught >= TEACHINGS):
             del names[next(iter(names))]
         else:
             self._taught += 1
