@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from fuzz import TARGETS
+from fuzz import TARGETS, shares
 from fuzz.running import Run, command, environment
 
 _CHECKOUT = Path(__file__).resolve().parent.parent
@@ -70,7 +70,7 @@ def main(arguments: list[str]) -> int:
         return 0
     seed = options.seed or random.randrange(1, 1 << 31)
     print(f"{options.runs:,} executions of {len(targets)} targets, seed {seed}", flush=True)
-    results = [fuzz(name, options.runs // len(targets), seed, options.state) for name in targets]
+    results = [fuzz(name, runs, seed, options.state) for name, runs in shares(targets, options.runs).items()]
     return summary(results)
 
 

@@ -46,9 +46,12 @@ def furnish(target: Target, corpus: Path) -> list[str]:
     corpus.mkdir(parents=True, exist_ok=True)
     for number, seed in enumerate(target.seeds()):
         (corpus / f"seed-{number:03}").write_bytes(seed)
+    length = f"-max_len={target.LONGEST}"
+    if not target.WORDS:
+        return [length]
     words = corpus.with_name(corpus.name + ".dict")
     words.write_text("".join('"' + "".join(f"\\x{octet:02x}" for octet in word) + '"\n' for word in target.WORDS))
-    return [f"-max_len={target.LONGEST}", f"-dict={words}"]
+    return [length, f"-dict={words}"]
 
 
 def counted(check: Callable[[bytes], None]) -> Callable[[bytes], None]:
