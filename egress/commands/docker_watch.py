@@ -30,6 +30,9 @@ what holds: a container on that network reaches nothing until its rules stand: t
 port. That gate and the rules in the container are the kernel's, so they stand when this process is stopped or killed;
 names are not answered then, and nothing new is opened. The next one takes over what stands.
 
+Docker since 25 asks the host's resolvers for its containers from the host's network, before a guard stands too: so give
+the daemon resolvers of its own ("dns" in /etc/docker/daemon.json), or the container (--dns), or it is killed.
+
 A container with the label that could not be held is killed, with the reason in the log: one on another network, with
 NET_ADMIN, privileged, with the host's processes or its Docker socket. One whose label is no policy stays closed.
 
@@ -50,7 +53,7 @@ def main(argv: list[str]) -> int:
 def _work(options: argparse.Namespace) -> Outcome:
     from egress.config import ConfigError
     from egress.docker.api import Docker
-    from egress.docker.network import Wanted, asked_from_host
+    from egress.docker.network import Wanted
     from egress.hostconfig import host_config
 
     if not _NETWORK.fullmatch(options.network):
@@ -69,19 +72,13 @@ def _work(options: argparse.Namespace) -> Outcome:
         raise CommandError(str(error)) from None
     if os.geteuid() != 0:
         raise CommandError("needs root: it enters containers' networks and writes the host's rules", NOT)
-    stub = "" if options.daemon_has_dns else asked_from_host()
-    if stub:
-        raise CommandError(
-            f"Docker asks {stub} for its containers from this host's own network, past every rule of theirs; give it a "
-            'resolver that is not on loopback ("dns" in /etc/docker/daemon.json), or say --daemon-has-dns where its '
-            "command line does"
-        )
     from egress.docker.watch import Watch, WatchError
     from egress.supervisor import spare_memory
 
     spare_memory()
     try:
-        return Outcome(Watch(docker, Wanted(options.network, options.bridge, tuple(options.subnet)), config).run())
+        wanted = Wanted(options.network, options.bridge, tuple(options.subnet))
+        return Outcome(Watch(docker, wanted, config, daemon_has_dns=options.daemon_has_dns).run())
     except WatchError as error:
         raise CommandError(str(error), NOT) from None
 
@@ -99,5 +96,9 @@ def _parser() -> Parser:
     add("--subnet", metavar="CIDR", action="append", default=[],
         help="its addresses, where it has to be created; again for IPv6 (default: Docker's choice, IPv4)")  # fmt: skip
     add("--docker-host", metavar="unix:///PATH", default="", help="the daemon's socket (default: $DOCKER_HOST)")
-    add("--daemon-has-dns", action="store_true", help="the daemon was started with --dns: see the message that asks")
+    add(
+        "--daemon-has-dns",
+        action="store_true",
+        help="the daemon was started with --dns: what its containers ask is asked in their networks",
+    )
     return parser

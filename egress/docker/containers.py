@@ -51,6 +51,7 @@ class Container(NamedTuple):
     pid_mode: str
     runtime: str
     mounts: tuple[str, ...]  # the host's files and folders in it
+    resolvers: tuple[str, ...]  # of --dns
 
     @property
     def raw(self) -> bool:
@@ -92,6 +93,7 @@ def read(document: Mapping[str, Any]) -> Container:
             for mount in (mounts if isinstance(mounts, list) else ())
             if isinstance(mount, dict) and mount.get("Type") == "bind"
         ),
+        resolvers=tuple(str(server) for server in host.get("Dns") or ()),
     )
 
 

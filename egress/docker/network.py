@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
@@ -70,22 +70,25 @@ def fault(found: object, wanted: Wanted) -> str:
     return ""
 
 
-def loopback_resolver(text: str, systemd: str) -> str:
-    """The resolver on the host's loopback that Docker would ask for a container, from the host's own network, where no
-    rule of the container's holds; "" where it asks from inside the container. Pure.
+def asks_from_host(version: str, text: str, systemd: str) -> str:
+    """Whose resolvers Docker would ask from the host's own network, for a container that names none, before its guard
+    and past it: "" where it asks from inside the container. Pure.
 
-    `text` is the host's resolv.conf, `systemd` the one that Docker takes where the first names systemd's stub alone.
+    `version` is the daemon's; `text` the host's resolv.conf, `systemd` the one that Docker takes where the first names
+    systemd's stub alone. Up to 24 only resolvers on the host's loopback are asked from there; later versions ask IPv6
+    ones, and by now all (libnetwork/internal/resolvconf of moby, `TransformForIntNS`).
     """
+    major = version.partition(".")[0]
+    if not major.isdecimal() or int(major) >= 25:
+        return "the host's resolvers"
     servers = nameservers(text)
     if servers == ["127.0.0.53"]:
         servers = nameservers(systemd)
     return next((server for server in servers if server.startswith("127.") or server == "::1"), "")
 
 
-def asked_from_host(daemon_json: str = "/etc/docker/daemon.json") -> str:
-    """`loopback_resolver` of this host, but where the daemon's own settings name resolvers."""
-    import json
-
+def needs_dns(docker: Docker, daemon_json: str = "/etc/docker/daemon.json") -> str:
+    """`asks_from_host` of this daemon on this host, but where its own settings name resolvers. Raises DockerError."""
     try:
         with open(daemon_json, "rb") as file:
             settings = json.loads(file.read(1 << 20))
@@ -93,4 +96,6 @@ def asked_from_host(daemon_json: str = "/etc/docker/daemon.json") -> str:
             return ""
     except (OSError, ValueError):
         pass
-    return loopback_resolver(resolv_conf(), resolv_conf(_SYSTEMD) if os.path.exists(_SYSTEMD) else "")
+    found = docker.call("GET", "/version")
+    version = str(found.get("Version", "")) if isinstance(found, dict) else ""
+    return asks_from_host(version, resolv_conf(), resolv_conf(_SYSTEMD))

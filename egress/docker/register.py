@@ -69,6 +69,7 @@ class Register:
         self._seen, self._refused, self._gone, self._listed = seen, refused, gone, listed
         self._report = report
         self._known: dict[str, str] = {}  # id -> name
+        self.asked = ""  # whose resolvers Docker asks from the host's network for who names none; "" for nobody's
         self._busy = threading.Lock()  # held while looking: an event and a full reading must not overtake each other
 
     def start(self) -> None:
@@ -163,6 +164,11 @@ class Register:
         other = "" if reason else stranger(container, self._network)
         if other:
             reason = f"it is on the network {other}: run it with --network {self._network}, and on no other"
+        elif not reason and self.asked and not container.resolvers:
+            reason = (
+                f"Docker asks {self.asked} for it from the host's network, where no guard stands: run it with "
+                '--dns, or set "dns" in /etc/docker/daemon.json'
+            )
         if reason:
             self._end(container, reason)
             return

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from egress.control.files import look
 from egress.docker.containers import LabelError, policy_of
 from egress.docker.gate import Gate
-from egress.docker.network import NetworkError, Wanted, ensure
+from egress.docker.network import NetworkError, Wanted, ensure, needs_dns
 from egress.docker.register import Register
 from egress.docker.ward import Ward
 from egress.firewall import FirewallError
@@ -57,10 +57,11 @@ class _File(NamedTuple):
 class Watch:
     """One daemon, one network, any number of containers."""
 
-    def __init__(self, docker: Docker, wanted: Wanted, config: Config) -> None:
+    def __init__(self, docker: Docker, wanted: Wanted, config: Config, *, daemon_has_dns: bool = False) -> None:
         self._docker = docker
         self._wanted = wanted
         self._config = config
+        self._daemon_has_dns = daemon_has_dns
         self.log = Log(1, config.log_level)
         self.loop = Loop(lambda error: self.log.error("unexpected", error=f"{type(error).__name__}: {error}"))
         self._gate = Gate(wanted.bridge)
@@ -121,6 +122,13 @@ class Watch:
         except NetworkError as error:
             words = str(error)
             self.loop.call_threadsafe(lambda: self._fail(words))
+            return
+        asked = self._register.asked = "" if self._daemon_has_dns else needs_dns(self._docker)
+        if asked:
+            warning = (
+                f"Docker asks {asked} for its containers from the host's network: only those with --dns are guarded"
+            )
+            self.loop.call_threadsafe(lambda: self.log.warn(warning, advice='"dns" in /etc/docker/daemon.json'))
 
     def _fail(self, reason: str) -> None:
         self._failed = reason

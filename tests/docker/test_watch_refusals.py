@@ -22,13 +22,18 @@ def test_a_network_that_is_not_as_it_has_to_be_is_refused(host: Daemon) -> None:
         watching.remove_gate()
 
 
-def test_a_resolver_that_docker_asks_from_the_host_is_refused(host: Daemon) -> None:
+def test_whom_docker_asks_from_the_host_has_to_be_named_by_the_container(host: Daemon) -> None:
     path = host.folder / "resolv.conf"
     before = path.read_text()
     path.write_text("nameserver 127.0.0.1\n")
     try:
-        done = host.egress("docker", "watch")
+        with Watching(host, upstream=before.split()[1]) as watching:
+            watching.said("only those with --dns are guarded")
+            watching.run("without")
+            refused = watching.said("without killed: Docker asks 127.0.0.1 for it from the host's network")
+            assert "run it with --dns" in refused["error"]
+            watching.run("with", options=("--dns=203.0.113.53",))
+            watching.guarded("with")
+            assert watching.reaches("with", "http://api.example.com/")
     finally:
         path.write_text(before)
-    assert done.returncode == 2
-    assert "Docker asks 127.0.0.1 for its containers from this host's own network" in done.stderr

@@ -29,8 +29,10 @@ NOTHING = '{"egress":[]}'
 class Watching:
     """The process and its log. A context manager, which takes gate and network away afterwards."""
 
-    def __init__(self, host: Daemon) -> None:
+    def __init__(self, host: Daemon, upstream: str = "") -> None:
+        """`upstream` is a resolver other than the host's."""
         self.host = host
+        self._upstream = {"OPENSANDBOX_EGRESS_DNS_UPSTREAM": upstream} if upstream else {}
         self.path = host.folder / "watch.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._since = 0  # lines of the log that belong to earlier tests
@@ -77,7 +79,7 @@ class Watching:
                 self.host.inside(
                     [sys.executable, "-m", "egress", "docker", "watch", *(f"--subnet={subnet}" for subnet in SUBNETS)]
                 ),
-                env=self.host.environment(),
+                env=self.host.environment() | self._upstream,
                 stdout=log,
                 stderr=log,
             )

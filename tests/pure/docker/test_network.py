@@ -8,7 +8,7 @@ import pytest
 
 from egress.docker.api import socket_path
 from egress.docker.gate import intact, rules, table_of
-from egress.docker.network import Wanted, fault, loopback_resolver
+from egress.docker.network import Wanted, asks_from_host, fault
 
 WANTED = Wanted("sallyport", "sallyport0")
 GOOD = {
@@ -50,7 +50,12 @@ def test_another_will_not(changes: dict[str, Any], words: str) -> None:
     ],
 )
 def test_a_resolver_on_the_hosts_loopback_is_found(text: str, systemd: str, server: str) -> None:
-    assert loopback_resolver(text, systemd) == server
+    assert asks_from_host("20.10.24+dfsg1", text, systemd) == server
+
+
+@pytest.mark.parametrize("version", ["25.0.3", "28.2.2", "", "dev"])
+def test_later_versions_ask_all_of_them_from_the_host(version: str) -> None:
+    assert asks_from_host(version, "nameserver 192.0.2.53\n", "") == "the host's resolvers"
 
 
 def test_the_gates_text_is_recognised_and_nothing_else() -> None:
