@@ -119,6 +119,7 @@ def relay(plan: Plan) -> int:
         if sock is not None:
             sock.close()
     gc.enable()
+    gc.set_threshold(20_000, 20, 20)  # as in the worker: a connection's objects go by themselves
     from egress.sni.relay import Relay
 
     report = lambda error: log.error("unexpected", error=f"{type(error).__name__}: {error}")  # noqa: E731
