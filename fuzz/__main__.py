@@ -64,7 +64,9 @@ def main(arguments: list[str]) -> int:
     if options.again:
         for name in targets:
             run = Run(name, options.state / "corpus" / name, options.state / "findings")
-            again = subprocess.run([*command(run), str(options.again)], env=environment(), cwd=_CHECKOUT, check=False)
+            again = subprocess.run(
+                [*command(run), str(options.again.resolve())], env=environment(), cwd=_CHECKOUT, check=False
+            )
             if again.returncode:
                 return 1
         return 0

@@ -75,7 +75,8 @@ def main(name: str, corpus: str, *options: str) -> None:
     warnings.simplefilter("error")
     target = load(name)
     more = furnish(target, Path(corpus))
-    atheris.Setup([f"fuzz {name}", *more, *options, corpus], counted(target.check))
+    inputs = [] if any(not option.startswith("-") for option in options) else [corpus]  # else these alone are run
+    atheris.Setup([f"fuzz {name}", *more, *options, *inputs], counted(target.check))
     atheris.Fuzz()
 
 

@@ -15,7 +15,8 @@ HEAD = 16_384  # octets of a request's head, of its trailers, and of a chunk's h
 PORT = 80
 _LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}) ([!-~\x80-\xff]+) HTTP/1\.([01])")
 _FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*)")
-_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t -~\x80-\xff]*)?")
+# Extensions without quotes and without space before them: what programs send, and all that every reader takes alike.
+_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t !#-~\x80-\xff]*)?")
 _DIGITS = re.compile(rb"[0-9]{1,18}")
 _PORTED = re.compile(rb"([^:]*):([0-9]{1,5})")
 _WITHOUT_BODY = frozenset((b"GET", b"HEAD", b"TRACE", b"OPTIONS"))

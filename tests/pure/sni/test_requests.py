@@ -214,3 +214,11 @@ def test_anything_at_all(data: bytes, sizes: list[int]) -> None:
     except Refused as refused:
         reason = str(refused)
     assert reason.isprintable()
+
+
+@pytest.mark.parametrize("size", [b"4 ;x=y", b"4\t;x", b'4;x="y', b'4;x="y"'])
+def test_fuzz_a_chunk_extension_that_readers_take_differently_is_refused(size: bytes) -> None:
+    """h11 refuses the space, and a quote that is not closed goes on behind the line for who reads it so."""
+    chunk = size + b"\r\nwiki\r\n0\r\n\r\n"
+    assert refusal(post(b"Transfer-Encoding: chunked", body=chunk)) == "a chunk that is not well-formed"
+    assert walk(post(b"Transfer-Encoding: chunked", body=chunk.replace(size, b"4;x=y")))[0] == NAME
