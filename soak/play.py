@@ -382,7 +382,8 @@ class Play:
     def neighbour(self) -> None:
         """Somebody takes tables away; they are back, and so is everything in them."""
         removal = self.chance.choice(_REMOVALS)
-        before = self.chains()
+        while not (before := self.chains()):
+            time.sleep(0.05)
         self.tell(f"a neighbour: {removal}")
         self.counts["faults"] += 1
         self.lab.sandbox.nft(removal + "\n")
@@ -395,8 +396,11 @@ class Play:
         self.settle_flows(changed=False)
 
     def chains(self) -> set[tuple[str, str, bool]]:
-        """The guard's chains that are hooked, and whether there are rules in them."""
-        listing = json.loads(self.lab.sandbox.run(["nft", "-j", "list", "ruleset"], check=True).stdout)["nftables"]
+        """The guard's chains that are hooked, and whether there are rules in them; nothing in the midst of a change."""
+        try:
+            listing = json.loads(self.lab.sandbox.run(["nft", "-j", "list", "ruleset"]).stdout)["nftables"]
+        except ValueError:
+            return set()  # nft begins anew when the ruleset changes while it reads, in the middle of its JSON
         if any("dormant" in entry["table"].get("flags", []) for entry in listing if "table" in entry):
             return set()
         ruled = {(e["rule"]["family"], e["rule"]["table"], e["rule"]["chain"]) for e in listing if "rule" in e}
