@@ -76,8 +76,8 @@ ROWS = {
     ),
     "E15": Row(
         "an allowed and a denied name on one address",
-        "with `OPENSANDBOX_EGRESS_SNI=enforce` connections on 443 and 80 are let through by SNI and Host, and what hides "
-        "or has none is refused; without it the denied name is not answered",
+        "with `OPENSANDBOX_EGRESS_SNI=enforce` connections on 443 and 80 are let through by SNI and Host, and what "
+        "hides or has none is refused; without it the denied name is not answered",
         "off by default: then the address is open for both",
     ),
     "E16": Row("another address in /etc/hosts", "only what was answered counts"),
