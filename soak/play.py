@@ -35,6 +35,7 @@ FLOWS = 12  # held open at most
 _RECOVERY = 20.0  # seconds in which everything must be well again after a fault
 _TELLS = 12  # steps of a story
 _ENV = {"POLICY_FILE": "/var/egress/policy.json", "DNS_UPSTREAM_TIMEOUT": "2", "LOG_LEVEL": "error"}
+_DORMANT = 1  # NFT_TABLE_F_DORMANT; nft writes a number where one of the flags is new to it
 _REMOVALS = (
     "delete table inet sallyport", "delete table netdev sallyport", "delete table inet sallyport_cut",
     "flush ruleset", "flush table inet sallyport", "add table inet sallyport { flags dormant; }",
@@ -401,7 +402,8 @@ class Play:
             listing = json.loads(self.lab.sandbox.run(["nft", "-j", "list", "ruleset"]).stdout)["nftables"]
         except ValueError:
             return set()  # nft begins anew when the ruleset changes while it reads, in the middle of its JSON
-        if any("dormant" in entry["table"].get("flags", []) for entry in listing if "table" in entry):
+        flags = [entry["table"].get("flags", []) for entry in listing if "table" in entry]
+        if any(one & _DORMANT if isinstance(one, int) else "dormant" in one for one in flags):
             return set()
         ruled = {(e["rule"]["family"], e["rule"]["table"], e["rule"]["chain"]) for e in listing if "rule" in e}
         hooked = [entry["chain"] for entry in listing if "chain" in entry and "hook" in entry["chain"]]
