@@ -158,8 +158,19 @@ def test_a_mended_policy_file_opens_what_stayed_closed(watching: Watching, tmp_p
     assert watching.reaches("box", API)
 
 
-STREAM = "import socket,time\ns=socket.create_connection(('api.example.com',{port}))\nn=0\nwhile 1:\n d=s.recv(4096)\n"
-STREAM += " if not d: break\n n+=len(d); print(n,flush=True)\n"
+STREAM = """
+import socket, time
+while True:
+    try:
+        stream = socket.create_connection(("api.example.com", {port}), 10)
+        break
+    except OSError:
+        time.sleep(0.1)  # its first question may have come before its guard
+count = 0
+while data := stream.recv(4096):
+    count += len(data)
+    print(count, flush=True)
+"""
 
 
 def test_killed_it_leaves_everything_guarded_and_the_next_one_takes_over(watching: Watching) -> None:

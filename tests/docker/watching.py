@@ -138,7 +138,7 @@ class Watching:
 
     def fetch(self, name: str, url: str, *options: str) -> str:
         """What curl says in a container: the site's words, else the fault."""
-        command = ("curl", "-sS", "-m", "5", *options, url)
+        command = ("curl", "-sS", "-m", "15", *options, url)
         done = subprocess.run(
             ["docker", "exec", name, *command], capture_output=True, text=True, env=self.host.environment(), timeout=60
         )
