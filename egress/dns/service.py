@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from egress.dns.answer import Answer
+    from egress.dns.cache import Kept
     from egress.dns.question import Question
     from egress.dns.straight import Shape
     from egress.dns.upstream import Answered, Upstream
@@ -181,12 +182,13 @@ class Service:
                     name = label.decode() + suffix
                     qtype, limit, _, _ = shape
                     key = (name, qtype)
-                    if (
-                        name not in exact
-                        and key not in young
-                        and key not in old
-                        and (account is None or account.admits(name, now, at - 12 if whole else 0))
-                    ):
+                    kept = young.get(key) or old.get(key)
+                    if name in exact:
+                        pass
+                    elif kept is not None:
+                        if self._serve(data, sock, address, kept, shape, at + len(tail), now):
+                            continue
+                    elif account is None or account.admits(name, now, at - 12 if whole else 0):
                         waiter = (data, sock, address, limit, shape)
                         body = data[12:13] + label + tail
                         if upstream.ask(name, qtype, waiter, now, body, interceptor, ports):
@@ -195,6 +197,33 @@ class Service:
         else:
             if most == DRAIN and self._shedding.look(sock, now):
                 self._report("a flood of questions: what there is too much of is dropped")
+
+    def _serve(
+        self, data: bytes, out: socket.socket, address: Any, kept: Kept, shape: Shape, asked: int, now: float
+    ) -> bool:
+        """Answer with what is in the cache for an allowed name, whose question ends at `asked`. Where that is not
+        ordinary, or its time is up: False."""
+        plain, born, until = kept
+        if until <= now or not isinstance(plain, Plain):
+            return False
+        age = int(now - born)
+        records = plain.aged(age)
+        _, limit, heads, opt = shape
+        if asked + len(records) + ROOM > limit:
+            return False
+        message = data[:2] + heads[len(plain.teaches)] + data[12:asked] + records + opt
+        self._keep_same(data, message, min(until, born + age + 1))  # until the TTL is one less
+        self._send(out, message, address)
+        return True
+
+    def _keep_same(self, data: bytes, reply: bytes, until: float) -> None:
+        """The same bytes behind another id may be answered the same way until then."""
+        if len(data) > SAME_QUERY:
+            return
+        if len(self._same) >= SAME or self._same_octets > SAME_OCTETS:
+            self._forget_same()
+        self._same_octets += len(data) + len(reply)
+        self._same[data[2:]] = (until, reply[2:])
 
     def _shed(self, sock: socket.socket, now: float) -> None:
         """Under a flood."""
@@ -240,11 +269,8 @@ class Service:
             if not upstream.ask(query.name, query.qtype, waiter, now, body, interceptor, decided.decision.ports):
                 self._send(out, wire.error(query, SERVFAIL, OTHER, "too many questions in flight"), address)
             return
-        if limit != TCP_LIMIT and interceptor.same_until > now and len(data) <= SAME_QUERY:
-            if len(self._same) >= SAME or self._same_octets > SAME_OCTETS:
-                self._forget_same()
-            self._same_octets += len(data) + len(decided)
-            self._same[data[2:]] = (interceptor.same_until, decided[2:])
+        if limit != TCP_LIMIT and interceptor.same_until > now:
+            self._keep_same(data, decided, interceptor.same_until)
         self._send(out, decided, address)
 
     @staticmethod

@@ -65,6 +65,17 @@ class Plain(NamedTuple):
         """The same as `parse_answer` gives, but for the id."""
         return Answer(0, 0, False, tuple(Record(name, qtype, ttl, packed) for packed, ttl in self.teaches))
 
+    def aged(self, age: int) -> bytes:
+        """The records after so many seconds."""
+        if not age:
+            return self.records
+        parts: list[bytes] = []
+        at = 0
+        for offset, (_, ttl) in zip(self.offsets, self.teaches, strict=True):
+            parts += (self.records[at:offset], (ttl - age if ttl > age else 0).to_bytes(4, "big"))
+            at = offset + 4
+        return b"".join(parts) + self.records[at:]
+
     def serve(self, query: Query, age: int, limit: int) -> bytes:
         """As a `wire.Template` of the same records."""
         return Template(0, len(self.teaches), 0, self.records, self.offsets).serve(query, age, limit)

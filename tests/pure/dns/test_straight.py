@@ -224,6 +224,27 @@ def test_e8_a_question_goes_the_same_way_straight_and_carefully(asked: list[byte
         assert one.straight(data) == other.careful(data)
 
 
+@given(
+    st.lists(FOUR, min_size=1, max_size=MOST, unique=True),
+    st.integers(0, 400), st.integers(0, 400).map(lambda tenths: tenths / 10 * 10.1),
+    st.sampled_from([None, 512, 1232]), st.sampled_from(["api", "API", "aPi"]), st.booleans(),
+)  # fmt: skip
+def test_what_is_kept_is_served_straight_as_it_is_carefully(
+    addresses: list[bytes], ttl: int, age: float, edns: int | None, label: str, is_plain: bool
+) -> None:
+    one, other = Side(), Side()
+    plain = read_answer(message(A, *addresses, ttl=ttl), SECTION[A], A)
+    assert plain is not None
+    kept = plain if is_plain else wire.render(NAME, plain.answer(NAME, A).answers)
+    one.straight(ask_bytes("warm.example.com", edns=edns))
+    for side in (one, other):
+        side.taken()
+        side.service.interceptor.keep(NAME, A, kept, ttl, 1000.0 - age)
+    data = ask_bytes(f"{label}.example.com", edns=edns)
+    assert one.straight(data) == other.careful(data)
+    assert one.service._same == other.service._same
+
+
 def test_the_second_of_a_kind_goes_straight(monkeypatch: pytest.MonkeyPatch) -> None:
     side = Side()
     assert side.straight(ask_bytes("one.example.com"))[0]
