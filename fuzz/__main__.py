@@ -15,6 +15,7 @@ import argparse
 import importlib.util
 import random
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -70,6 +71,7 @@ def main(arguments: list[str]) -> int:
             if again.returncode:
                 return 1
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     seed = options.seed or random.randrange(1, 1 << 31)
     print(f"{options.runs:,} executions of {len(targets)} targets, seed {seed}", flush=True)
     results = [fuzz(name, runs, seed, options.state) for name, runs in shares(targets, options.runs).items()]
@@ -103,19 +105,23 @@ def follow(run: Run, done: int, runs: int) -> tuple[int, int, int, list[str]]:
     last: list[str] = []
     with run.start() as process:
         assert process.stdout is not None
-        for line in process.stdout:
-            found = _STATE.match(line)
-            if found:
-                count, covered, inputs = int(found[1]), int(found[2]), int(found[4])
-            elif (heard := run.progress(line)) is not None:
-                count = heard
-            else:
-                last = [*last[-30:], line.rstrip()]
-            now = time.monotonic()
-            if now - said > _EVERY:
-                said = now
-                far = f"{done + count:>10,} of {runs:,}  {count / (now - begun):>7,.0f}/s"
-                print(f"  {run.name:15} {far}  {covered} covered  {inputs} inputs", flush=True)
+        try:
+            for line in process.stdout:
+                found = _STATE.match(line)
+                if found:
+                    count, covered, inputs = int(found[1]), int(found[2]), int(found[4])
+                elif (heard := run.progress(line)) is not None:
+                    count = heard
+                else:
+                    last = [*last[-30:], line.rstrip()]
+                now = time.monotonic()
+                if now - said > _EVERY:
+                    said = now
+                    far = f"{done + count:>10,} of {runs:,}  {count / (now - begun):>7,.0f}/s"
+                    print(f"  {run.name:15} {far}  {covered} covered  {inputs} inputs", flush=True)
+        except BaseException:
+            process.kill()
+            raise
     return count, covered, inputs, last
 
 

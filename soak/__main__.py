@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import collections
 import random
+import signal
 import sys
 import time
 
@@ -27,6 +28,7 @@ def main(arguments: list[str]) -> int:
     if lacking():
         print(f"soak: {lacking()}", file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # everything is taken down on the way out
     seed = options.seed or random.SystemRandom().randrange(1, 1 << 31)
     begun = time.monotonic()
     total: collections.Counter[str] = collections.Counter()

@@ -8,7 +8,6 @@ leave what follows in the socket: a TLS handshake, or a request.
 from __future__ import annotations
 
 import re
-import socket
 from typing import NamedTuple
 
 from policies.address import AddressError, format_address, parse_address, unmap
@@ -115,6 +114,4 @@ def _parse_v2(data: bytes) -> Header | int:
         raise BadHeader("a PROXY v2 header that is too short for its addresses")
     packed = data[16 : 16 + length]
     port = int.from_bytes(data[16 + 2 * length : 18 + 2 * length], "big")
-    unmapped = unmap(packed)
-    kind = socket.AF_INET if len(unmapped) == 4 else socket.AF_INET6
-    return Header(size, socket.inet_ntop(kind, unmapped), port)
+    return Header(size, format_address(unmap(packed)), port)  # spelt as version 1 spells it

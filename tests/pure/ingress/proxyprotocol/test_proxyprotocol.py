@@ -124,6 +124,17 @@ def test_fuzz_a_bare_line_end_behind_unknown_is_refused_whole_as_it_is_in_pieces
             parse(data)
 
 
+@pytest.mark.parametrize(
+    "text", ["::eb00:0", "::102:304", "2001:db8::7", "::1", "::ffff:192.0.2.7", "64:ff9b::102:304"]
+)
+def test_fuzz_an_address_is_spelt_the_same_in_both_versions(text: str) -> None:
+    """inet_ntop writes ::102:304 as ::1.2.3.4, and one client would have been two."""
+    one, two = parse(f"PROXY TCP6 {text} ::1 4711 443\r\n".encode()), parse(six(text))
+    assert isinstance(one, Header)
+    assert isinstance(two, Header)
+    assert one.address == two.address
+
+
 def test_the_longest_are_taken() -> None:
     line = b"PROXY UNKNOWN " + b"x" * (V1_LONGEST - 16) + b"\r\n"
     assert parse(line) == Header(V1_LONGEST, "", 0)
