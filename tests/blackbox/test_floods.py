@@ -123,7 +123,7 @@ def test_e14_a_full_table_of_addresses_costs_only_who_filled_it(flooded: Place) 
     place, dns = flooded, flooded.lab.dns
     dns.set_logging(False)
     assert honest(place)
-    each = 64
+    each, reply, number = 64, None, 0
     for number in range(ADDRESSES // each + 1):
         name = f"w{number}.wide.example.com"
         dns.behave(name, "A", rcode="NOERROR", extra=[(name, "A", 1, packed) for packed in octets(number * each, each)])
@@ -131,6 +131,7 @@ def test_e14_a_full_table_of_addresses_costs_only_who_filled_it(flooded: Place) 
         if reply.rcode == "SERVFAIL":
             break
         assert len(reply.addresses) == each
+    assert reply is not None
     assert reply.rcode == "SERVFAIL"
     assert number * each > ADDRESSES - 2 * each
     assert reply.ede is not None
