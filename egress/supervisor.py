@@ -95,7 +95,11 @@ def serve(environ: Mapping[str, str]) -> int:
     works: dict[str, Callable[[], int]] = {"worker": lambda: app.work(plan)}
     if sockets.names is not None:
         works["name guard"] = lambda: app.relay(plan)
-    return _supervise([_Child(name, work) for name, work in works.items()])
+    code = _supervise([_Child(name, work) for name, work in works.items()])
+    from egress.firewall import xdp
+
+    xdp.release(plan.places)  # a runtime that stops us waits for that
+    return code
 
 
 class _Child:
