@@ -13,6 +13,7 @@ from typing import NamedTuple
 from policies.address import AddressError, format_address, parse_address, unmap
 
 V2_SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
+V1_SHORTEST = len("PROXY UNKNOWN\r\n")
 V1_LONGEST = 107
 V2_LONGEST = 4096
 """Octets of a v2 header with what comes after the addresses; certificates of a client may be long, but not so long."""
@@ -47,6 +48,8 @@ def parse(data: bytes) -> Header | int:
         return _parse_v1(data)
     if data.startswith(V2_SIGNATURE):
         return _parse_v2(data)
+    if not data:
+        return V1_SHORTEST
     if V2_SIGNATURE.startswith(data):
         return len(V2_SIGNATURE) + 4
     raise BadHeader("no PROXY header, which this peer has to send first")

@@ -105,6 +105,15 @@ def test_what_is_no_header(data: bytes) -> None:
     assert str(caught.value).isprintable()
 
 
+def test_fuzz_the_shortest_header_is_read_though_nothing_follows() -> None:
+    """Before the first octet it asked for sixteen, as version 2 has them, and this one has fifteen."""
+    shortest = b"PROXY UNKNOWN\r\n"
+    needed = parse(b"")
+    assert isinstance(needed, int)
+    assert needed <= len(shortest)
+    assert parse(shortest) == Header(len(shortest), "", 0)
+
+
 @pytest.mark.parametrize("data", [b"PROXY TCP4 192.0.2.7 198.51.100.1 4711 443\r\n", four(tlv=b"\1\0\1x"), six()])
 def test_piece_by_piece_it_asks_for_more_and_never_for_too_much(data: bytes) -> None:
     for length in range(len(data)):
