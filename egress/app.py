@@ -26,10 +26,11 @@ from egress.dns.listener import TcpListener
 from egress.dns.upstream import Ports, Server, Upstream
 from egress.firewall import FirewallError
 from egress.firewall.xdp import Places, take
-from egress.guard import Guard, Placement
+from egress.guard import Guard
 from egress.log import Log
 from egress.loop import Loop
 from egress.metrics import Counters, Machine, prometheus, snapshot
+from egress.placement import Placement
 from egress.privileges import give_up, take_up
 from egress.state import Handover
 from egress.supervisor import dns_ports, family_ports

@@ -13,21 +13,19 @@ with the kernel goes through `Firewall`, which knows the namespace.
 from __future__ import annotations
 
 import errno
-import os
-import struct
 from socket import SOCK_STREAM
 
 from egress.dns.interceptor import Interceptor
 from egress.dns.service import Service
+from egress.effect import NAMELESS, decider, digest, effective
 from egress.firewall import FirewallError
 from egress.firewall.leases import SLACK, Leases, Teaching
-from egress.firewall.ruleset import Exemption, RulesetSpec
-from egress.firewall.tables import ACCEPTED, RELAYED
+from egress.firewall.tables import RELAYED
+from egress.netns import Exemption, secret
 from egress.state import Accepted
-from policies.matcher import Teach
 from policies.model import Action
 from policies.ports import NOTHING
-from policies.values import TYPE_CHECKING, NamedTuple
+from policies.values import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import socket
@@ -38,8 +36,9 @@ if TYPE_CHECKING:
     from egress.firewall.conntrack import Flow
     from egress.firewall.guardhouse import Firewall
     from egress.firewall.leases import Grant
-    from egress.firewall.relayed import Relay
+    from egress.firewall.ruleset import RulesetSpec
     from egress.loop import Loop
+    from egress.placement import Placement
     from egress.sni.verdict import Verdict
     from egress.state import Handover
     from policies.matcher import CompiledPolicy
@@ -49,22 +48,8 @@ HEAD_START = 0.01  # seconds that the first questions have before open flows are
 SWEEP = 5.0  # seconds between looks at which leases are in use
 STALL = 15.0  # seconds late: the whole container stood still
 NAMES_TO_SPEAK_TO = 64  # names that the name guard lets speak to one address: the last whose answers led there
-NAMELESS = "?"  # begins the name of a lease whose name is not known any more; no query name begins so
 GUESSES = 2000  # unstamped frames within a sweep after which the stamp changes
 WATCH = 0.5  # seconds between looks at whether our tables still stand
-
-
-class Placement(NamedTuple):
-    """What the ruleset has to know besides the policy."""
-
-    mode: str  # "dns" or "dns+nft"
-    dns_ports: tuple[int, int, int, int]  # udp4, tcp4, udp6, tcp6; 0 where there is none
-    upstreams: tuple[tuple[bytes, int], ...]  # resolvers asked from inside this namespace
-    exempt: tuple[bytes, ...]
-    doh_all: bool
-    doh_networks: tuple[object, ...]
-    own: tuple[tuple[bytes, str, int], ...]  # endpoints of the sidecar's own traffic besides DNS
-    relay_ports: tuple[int, int] = (0, 0)  # where the name guard's relay listens, v4 and v6; 0 where it does not
 
 
 class Guard:
@@ -86,7 +71,7 @@ class Guard:
         self.loop = loop
         self.firewall = firewall
         self.placement = placement
-        self.exemption = Exemption(*_secret())
+        self.exemption = secret()
         self.generation = 0
         self.loaded = False
         self._handover = handover
@@ -150,7 +135,7 @@ class Guard:
         mark, priority, stamp_mark, stamp_priority, flow_mark = accepted.secrets
         fresh = self.exemption
         self.exemption = Exemption(mark, priority)
-        leases = self._leases.rebase(_decider(compiled, same=True), self.loop.now())
+        leases = self._leases.rebase(decider(compiled, same=True), self.loop.now())
         spec, classes = self._specify(compiled, leases)
         spec = spec._replace(stamp=Exemption(stamp_mark, stamp_priority), flow_mark=flow_mark)
         try:
@@ -213,7 +198,7 @@ class Guard:
         before, old_spec = self._leases, self._spec
         same = self._compiled is None or digest(self._compiled) == digest(compiled)
 
-        decide = _decider(compiled, same=same)
+        decide = decider(compiled, same=same)
 
         def work() -> tuple[RulesetSpec, Leases, dict[PortSet, int]]:
             leases = before.rebase(decide, self.loop.now())
@@ -276,39 +261,9 @@ class Guard:
         self.changed()
 
     def _specify(self, compiled: CompiledPolicy, leases: Leases) -> tuple[RulesetSpec, dict[PortSet, int]]:
-        place = self.placement
         classes = compiled.port_classes()
-        spec = RulesetSpec(
-            mode=place.mode,
-            default_allow=compiled.policy.default is Action.ALLOW,
-            plan=compiled.address_plan(),
-            classes=classes,
-            learned=self._learned(leases, classes),
-            upstreams=place.upstreams,
-            exempt=place.exempt,
-            doh_all=place.doh_all,
-            doh_networks=place.doh_networks,
-            dns_ports=place.dns_ports,
-            own=place.own,
-            exemption=self.exemption,
-            digest=digest(compiled),
-            stamp=Exemption(*_secret()),
-            flow_mark=_secret()[0] & ~RELAYED | ACCEPTED,
-            relay=self._relay(),
-        )
+        spec = self.placement.specify(compiled, classes, self._learned(leases, classes), self.exemption)
         return spec, {ports: index for index, ports in enumerate(classes)}
-
-    def _relay(self) -> Relay | None:
-        """The name guard's, with an exemption that follows from ours and does not betray it."""
-        if not any(self.placement.relay_ports):
-            return None
-        from _blake2 import blake2s
-
-        from egress.firewall.relayed import Relay
-
-        derived = blake2s(struct.pack(">II", *self.exemption), digest_size=8, person=b"relay").digest()
-        mark, priority = struct.unpack(">II", derived)
-        return Relay(*self.placement.relay_ports, Exemption(mark | 1, priority | 1))
 
     def _learned(self, leases: Leases, classes: Sequence[PortSet]) -> dict[int, list[tuple[bytes, int]]]:
         elements = leases.elements(self.loop.now())
@@ -374,18 +329,10 @@ class Guard:
         if decision.rule is not None:
             return decision.action is Action.ALLOW
         if self._leases.opens(flow.remote, flow.protocol, flow.remote_port):
-            return bool(flow.mark & RELAYED) or not self._guards(flow.protocol, flow.remote_port)
+            return bool(flow.mark & RELAYED) or not self.placement.relays(flow.protocol, flow.remote_port)
         # Where everything is open, what names teach is open on their ports only; but not before the kernel knows of it:
         # this is asked on the helper thread, in the middle of an answer too.
         return decision.action is Action.ALLOW and not self._leases.holds(flow.remote)
-
-    def _guards(self, protocol: str, port: int) -> bool:
-        """Whether learned addresses are reached on that port through the name guard alone."""
-        if not any(self.placement.relay_ports):
-            return False
-        from egress.firewall.relayed import CLOSED
-
-        return CLOSED.contains(protocol, port)
 
     # -- names of connections (the name guard's) ---------------------------------------------------------------------
     def judge_name(self, packed: bytes, port: int, name: str) -> Verdict:
@@ -528,41 +475,3 @@ class Guard:
     def names_of(self, packed: bytes) -> tuple[str, ...]:
         """The names whose answers led to this address."""
         return tuple(name for name in self._leases.names_of(packed) if not name.startswith(NAMELESS))
-
-
-def digest(compiled: CompiledPolicy) -> str:
-    """Equal for policies that decide alike: kept in the ruleset, so that a restart knows which one stands."""
-    from _blake2 import blake2s  # what hashlib gives, without 3 MB of OpenSSL
-
-    lines = [compiled.policy.default.value, *(rule.describe() for rule in compiled.rules)]
-    return str(blake2s("\n".join(lines).encode(), digest_size=16).hexdigest())
-
-
-def _decider(compiled: CompiledPolicy, *, same: bool) -> Callable[[bytes, Teaching], PortSet | None]:
-    """`effective` for a policy; a lease without its name can only go on under the `same` policy."""
-
-    def decide(packed: bytes, teaching: Teaching) -> PortSet | None:
-        if teaching.name.startswith(NAMELESS):
-            return teaching.ports if same else None
-        return effective(compiled, packed, teaching)
-
-    return decide
-
-
-def effective(compiled: CompiledPolicy, packed: bytes, teaching: Teaching) -> PortSet | None:
-    """What a remembered teaching opens under another policy: the same reading as a fresh answer's."""
-    decision = compiled.decide_name(teaching.name)
-    if decision.action is not Action.ALLOW or compiled.teach(packed) is not Teach.LEARN:
-        return None
-    ports = decision.ports
-    for link in teaching.chain:
-        stop = compiled.chain_deny(link)
-        if stop is not None:
-            ports = ports.minus(stop.ports)
-    return compiled.learnable(ports) if teaching.chain else ports
-
-
-def _secret() -> tuple[int, int]:
-    """64 bits of the kernel's randomness, both halves non-zero."""
-    data = os.urandom(8)
-    return int.from_bytes(data[:4], "big") | 1, int.from_bytes(data[4:], "big") | 1

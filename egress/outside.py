@@ -18,8 +18,9 @@ from egress.dns.interceptor import printable
 from egress.dns.listener import TcpListener
 from egress.dns.upstream import Ports, Server, Upstream
 from egress.firewall.guardhouse import Firewall
-from egress.guard import Guard, Placement
+from egress.guard import Guard
 from egress.loop import Loop
+from egress.placement import Placement
 from egress.privileges import settle, take_up
 from egress.state import Handover
 from egress.supervisor import bind_dns, dns_ports

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from egress.dns.budget import Budget
 from egress.dns.interceptor import printable
+from egress.effect import digest
 from egress.events import Events
 from egress.firewall import FirewallError, xdp
 from egress.firewall.guardhouse import Firewall
-from egress.guard import digest
 from egress.log import Log
 from egress.netns import Namespace
 from egress.outside import Outside

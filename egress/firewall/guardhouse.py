@@ -6,7 +6,6 @@ Not for two threads at once but for this: while the loop's thread writes learned
 
 from __future__ import annotations
 
-import os
 import socket
 
 from egress.firewall import FirewallError, devices, nft
@@ -16,7 +15,7 @@ from egress.firewall.nfnetlink import NETDEV
 from egress.firewall.ruleset import learned_set, lockdown, neighbours, render, restamp
 from egress.firewall.standing import counter, inventory, judge, snapshot
 from egress.firewall.tables import TABLE, Site
-from egress.netns import NETLINK_NETFILTER, Exemption, Namespace
+from egress.netns import NETLINK_NETFILTER, Namespace, secret
 from policies.values import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from egress.firewall.ruleset import RulesetSpec
     from egress.firewall.standing import Snapshot, Standing
     from egress.loop import Loop
+    from egress.netns import Exemption
 
 _DIGITS = "0123456789abcdef"
 LOG_GROUP = 5353  # NFLOG groups are the namespace's own
@@ -64,7 +64,7 @@ class Firewall:
         found = self.standing()
         if not anew and found is not None and (found.raw or found.mode == "dns"):
             return False
-        stamp = self._stamp = Exemption(*_secret())
+        stamp = self._stamp = secret()
         try:
             self._apply(lambda site: lockdown(site, stamp))
         except FirewallError:
@@ -133,7 +133,7 @@ class Firewall:
         site, before = self._site, self._stamp
         if site is None or before is None or self._loaded is None or self._loaded.mode == "dns" or site.raw == "none":
             return
-        stamp = Exemption(*_secret())
+        stamp = secret()
         untouched = site._replace(raw="untouched")
         self._change(let_in(stamp), untouched)
         self._change(restamp(stamp, before), untouched)
@@ -454,11 +454,6 @@ class Firewall:
 def _endpoints(spec: RulesetSpec) -> frozenset[tuple[bytes, str, int]]:
     resolvers = [(packed, protocol, port) for packed, port in spec.upstreams for protocol in ("udp", "tcp")]
     return frozenset([*resolvers, *spec.own])
-
-
-def _secret() -> tuple[int, int]:
-    data = os.urandom(8)
-    return int.from_bytes(data[:4], "big") | 1, int.from_bytes(data[4:], "big") | 1
 
 
 _LAST_RESORT = """table inet sallyport
