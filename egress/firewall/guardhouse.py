@@ -214,12 +214,10 @@ class Firewall:
         try:
             self._run(steps.prepare + open_first, site)
             self._run(steps.switch, site)
-            if close_last:
-                self._run(close_last, site)
         except FirewallError:
             return False  # whatever it was, the whole replacement says whether it matters
         self._tag = f"_{tag}"
-        self._rubbish = steps.sweep
+        self._rubbish = close_last + steps.sweep
         return True
 
     def _desk(self) -> socket.socket:
