@@ -50,6 +50,7 @@ class Firewall:
         self._clerk: socket.socket | None = None  # of the helper thread
         self._door: tuple[str, ...] = ()  # the devices that our netdev chain was last written for
         self._rubbish = ""  # the commands that take away what only the rules before needed
+        self._ajar = False  # the last door lets the stamp before pass too
         self._tag = ""  # what the names of the last load's chains end in
         self._busy = False  # our tables are being changed by ourselves
         self._snapshot: Snapshot = {}
@@ -90,9 +91,15 @@ class Firewall:
     def sweep(self) -> None:
         """Take away what a `load` left over. For the helper thread."""
         rubbish, self._rubbish = self._rubbish, ""
-        if rubbish and self._site is not None:
+        if self._site is None:
+            return
+        site = self._site._replace(raw="standing")
+        if self._ajar and self._stamp is not None and self._stands(self._site):
+            rubbish = "\n".join(netdev(site, self._stamp)) + "\n" + rubbish
+        self._ajar = False
+        if rubbish:
             try:
-                self._change(rubbish, self._site._replace(raw="standing"))
+                self._change(rubbish, site)
             except FirewallError:
                 pass  # the next load finds it
 
@@ -205,10 +212,9 @@ class Firewall:
         found = judge(chains)
         if found is None:
             return False
-        open_first, close_last = "", ""
+        open_first = ""
         if stamp is not None and found.raw and self._stands(site):
             open_first = let_in(stamp)
-            close_last = "\n".join(netdev(site._replace(raw="standing"), stamp)) + "\n"
             site = site._replace(raw="untouched")
         steps = stages(write(site), tag, inventory(self._desk(), chains))
         try:
@@ -217,7 +223,8 @@ class Firewall:
         except FirewallError:
             return False  # whatever it was, the whole replacement says whether it matters
         self._tag = f"_{tag}"
-        self._rubbish = close_last + steps.sweep
+        self._ajar = bool(open_first)
+        self._rubbish = steps.sweep
         return True
 
     def _desk(self) -> socket.socket:

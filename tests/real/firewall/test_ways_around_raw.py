@@ -189,6 +189,10 @@ def test_2_the_stamp_cannot_be_set(guarded: Guarded) -> None:
     assert not attempt(spec.stamp.mark, spec.stamp.priority)
     assert guarded.firewall.unstamped() == 4
     assert guarded.firewall.intact()
+    before = guarded.load()
+    after = guarded.load()
+    assert not attempt(before.stamp.mark, before.stamp.priority)  # both pass for as long as the change takes
+    assert packets.eventually(attempt, after.stamp.mark, after.stamp.priority)
     guarded.learn("198.51.100.10")
     assert lab.connect("198.51.100.10", 80) == "connected"
 
