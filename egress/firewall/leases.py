@@ -32,7 +32,7 @@ LONGEST = 24 * 3600.0  # seconds after its last answer in which a lease may be r
 RENEWAL = 120.0  # seconds a renewal adds
 RENEW_BEFORE = 30.0  # seconds before its end a lease is renewed
 NAMES_PER_ADDRESS = 8  # a policy change asks about these; the address itself stays open whichever taught it
-TEACHINGS = 16_384  # remembered reasons in all, some 300 octets each
+TEACHINGS = 12_288  # remembered reasons in all, some 300 octets each
 ADDRESSES = 16_384
 
 
