@@ -249,7 +249,7 @@ def _outcome(sock: socket.socket, error: OSError) -> Outcome:
     if said is not None:
         return said
     match error.errno:
-        case errno.ECONNREFUSED | errno.ECONNRESET:
+        case errno.ECONNREFUSED | errno.ECONNRESET | errno.ECONNABORTED:  # the last: its socket was destroyed
             return "refused"
         case errno.EPERM | errno.ENOBUFS:
             return "dropped"

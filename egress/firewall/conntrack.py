@@ -51,6 +51,7 @@ _CT_GET, _CT_DELETE = 1 << 8 | 1, 1 << 8 | 2  # NFNL_SUBSYS_CTNETLINK
 _DIAG_BY_FAMILY, _DESTROY = 20, 21
 _TCP_LISTEN = 1 << 10
 _TCP_ESTABLISHED = 1 << 1
+_SYN_SENT = 1 << 2
 _CLOSED = 1 << 6 | 1 << 7  # TIME_WAIT, CLOSE
 _NO_COOKIE = b"\xff" * 8
 _PROTOCOLS = {socket.IPPROTO_TCP: "tcp", socket.IPPROTO_UDP: "udp", socket.IPPROTO_ICMP: "icmp", 58: "icmpv6"}
@@ -81,7 +82,8 @@ def flows(namespace: Namespace, sock: socket.socket) -> list[Flow]:
     listening = {end.port for kind, end, _, _ in _sockets(namespace, _TCP_LISTEN) if kind == "tcp"}
     first, last = namespace.inside(_ephemeral)
     connected: dict[tuple[str, bytes, int, bytes, int], bool] = {}
-    for kind, here, there, _ in _sockets(namespace, ~(_TCP_LISTEN | _CLOSED) & 0xFFF):
+    # A socket in SYN_SENT that conntrack does not know of is being refused: its program is to hear just that.
+    for kind, here, there, _ in _sockets(namespace, ~(_TCP_LISTEN | _CLOSED | _SYN_SENT) & 0xFFF):
         if there.port and there.packed not in own and there.packed[0] != 127 and any(there.packed):
             opened_here = not (kind == "tcp" and here.port in listening) and first <= here.port <= last
             connected[(kind, here.packed, here.port, there.packed, there.port)] = opened_here
