@@ -417,7 +417,6 @@ class Guard:
         if not len(self._leases):
             self._next()
             return
-        self._loading = True  # a change of the policy waits
         now = self.loop.now()
         if stood_still > STALL:
             self._grant(self._leases.shift(stood_still, now), now)
@@ -425,12 +424,16 @@ class Guard:
         def finished(active: set[bytes] | None, _: BaseException | None) -> None:
             now = self.loop.now()
             leases = self._leases
-            if active is not None:
-                leases.used(active, now)
-                self._grant(leases.renewals(now), now)
-                leases.expire(now)
-            self._loading = False
-            self._next()
+            try:
+                if active is not None:
+                    leases.used(active, now)
+                    self._grant(leases.renewals(now), now)
+                    leases.expire(now)
+            finally:  # whatever happens: else no policy would ever be taken again
+                self._loading = False
+                self._next()
+
+        self._loading = True  # a change of the policy waits
 
         self.loop.run_in_thread(self.firewall.active, finished)
 

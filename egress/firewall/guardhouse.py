@@ -93,13 +93,15 @@ class Firewall:
         rubbish, self._rubbish = self._rubbish, ""
         if self._site is None:
             return
-        site = self._site._replace(raw="standing")
+        site, door = self._site._replace(raw="standing"), ""
         if self._ajar and self._stamp is not None and self._stands(self._site):
-            rubbish = "\n".join(netdev(site, self._stamp)) + "\n" + rubbish
+            door = "\n".join(netdev(site, self._stamp)) + "\n"
         self._ajar = False
-        if rubbish:
+        for text in (door + rubbish, door):  # the door closes even where a neighbour has touched the rest
             try:
-                self._change(rubbish, site)
+                if text:
+                    self._change(text, site)
+                return
             except FirewallError:
                 pass  # the next load finds it
 
