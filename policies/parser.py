@@ -131,7 +131,8 @@ def _body(data: bytes | str, what: str) -> list[object]:
     return items
 
 
-def _fail_type(value: object, path: str, wanted: str) -> NoReturn:
+def fail_type(value: object, path: str, wanted: str) -> NoReturn:
+    """Raises PolicyError: what is there, and what to write."""
     if isinstance(value, Oddity):
         found = value.words
     elif isinstance(value, Pairs):
@@ -149,7 +150,7 @@ def _fail_type(value: object, path: str, wanted: str) -> NoReturn:
 
 def _list(value: object, path: str, what: str) -> list[object]:
     if not isinstance(value, list):
-        _fail_type(value, path, f"an array of {what}")
+        fail_type(value, path, f"an array of {what}")
     return value
 
 
@@ -161,7 +162,7 @@ def _members(value: object, path: str, known: tuple[str, ...], what: str) -> dic
             _RULE_KEYS: '{"action": "allow", "target": "api.example.com"}',
             _SELECTOR_KEYS: '"api.example.com" or {"target": "api.example.com", "ports": [443]}',
         }[known]
-        _fail_type(value, path, f"{what} such as {example}")
+        fail_type(value, path, f"{what} such as {example}")
     members: dict[str, object] = {}
     for key, member in value.pairs:
         if key not in known:
@@ -195,7 +196,7 @@ def _default(value: object) -> Action:
 
 def _action(value: object, path: str) -> Action:
     if not isinstance(value, str):
-        _fail_type(value, path, '"allow" or "deny"')
+        fail_type(value, path, '"allow" or "deny"')
     action = _ACTIONS.get(value.lower())
     if action is None:
         raise PolicyError(path, f'unknown action {show(value)}; write "allow" or "deny"')
@@ -237,7 +238,7 @@ def _member_target(members: dict[str, object], path: str) -> Target:
         raise PolicyError(path, '"target" is missing; write a name such as "api.example.com" or an address')
     value = members["target"]
     if not isinstance(value, str):
-        _fail_type(value, f"{path}.target", 'a name such as "api.example.com" or an address, in quotes')
+        fail_type(value, f"{path}.target", 'a name such as "api.example.com" or an address, in quotes')
     return _target(value, f"{path}.target")
 
 
@@ -262,7 +263,7 @@ def _ports(value: object, path: str) -> Ranges:
         elif isinstance(item, int) and not isinstance(item, bool):
             ranges.append((_port(item, place), item))
         else:
-            _fail_type(item, place, 'a port such as 443 or "8000-8100"')
+            fail_type(item, place, 'a port such as 443 or "8000-8100"')
     return merge(ranges)
 
 
@@ -292,7 +293,7 @@ def _protocol(value: object, path: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        _fail_type(value, path, '"tcp" or "udp"')
+        fail_type(value, path, '"tcp" or "udp"')
     protocol = value.lower()
     if protocol not in ("tcp", "udp"):
         raise PolicyError(path, f'unknown protocol {show(value)}; write "tcp" or "udp", or leave it out for both')
@@ -303,7 +304,7 @@ def _comment(value: object, path: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        _fail_type(value, path, "text")
+        fail_type(value, path, "text")
     if len(value) > _LONGEST_COMMENT:
         raise PolicyError(path, f"{len(value)} characters; a comment has at most {_LONGEST_COMMENT}")
     odd = next((char for char in value if not char.isprintable()), None)

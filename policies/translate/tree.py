@@ -6,7 +6,8 @@ import re
 
 from policies.model import PolicyError
 from policies.name import show
-from policies.source import Oddity, Pairs, read_document, read_text
+from policies.parser import fail_type
+from policies.source import Pairs, read_document, read_text
 from policies.values import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -64,20 +65,7 @@ class Node:
 
     def fail(self, wanted: str) -> None:
         """Raises PolicyError: what is there, and what to write."""
-        value = self.value
-        if isinstance(value, Oddity):
-            found = value.words
-        elif isinstance(value, Pairs):
-            found = "an object"
-        elif isinstance(value, list):
-            found = "an array"
-        elif isinstance(value, str):
-            found = f"the text {show(value)}"
-        elif value is None or isinstance(value, bool):
-            found = {None: "null", True: "true", False: "false"}[value]
-        else:
-            found = f"the number {value}"
-        raise PolicyError(self.path, f"{found}; write {wanted}")
+        fail_type(self.value, self.path, wanted)
 
 
 def read(text: str) -> Node:
