@@ -14,19 +14,24 @@ import struct
 from egress.firewall.nfnetlink import (
     CREATE,
     DELCHAIN,
+    DUMP,
+    GETCHAIN,
     NETDEV,
     NEWCHAIN,
-    NEWSETELEM,
     NEWTABLE,
     NLMSG_ERROR,
     KernelError,
     attribute,
+    attributes,
     batch,
+    dump,
     failure,
+    message,
     messages,
     nested,
     text,
     u32,
+    walk,
 )
 from egress.firewall.tables import TABLE, TOP
 from policies.values import TYPE_CHECKING
@@ -65,16 +70,27 @@ def drop_chain(sock: socket.socket) -> None:
     transact(sock, [(DELCHAIN, 0, NETDEV, text(1, TABLE) + text(3, "egress"))])
 
 
-def add_device(sock: socket.socket, name: str) -> None:
-    """Put another device behind the standing chain (Linux 6.5). Raises KernelError."""
-    body = text(1, TABLE) + text(3, "egress") + _hook(text(_NAME, name))
-    transact(sock, [(NEWCHAIN, 0, NETDEV, body)])
+def covered(sock: socket.socket) -> frozenset[str]:
+    """The devices that the standing chain names: what the kernel says, since a device that went took its hook along
+    (before Linux 6.16). Raises FirewallError."""
+    found = frozenset[str]()
+    for _, body in dump(sock, message(GETCHAIN, DUMP, 3, NETDEV, b""), 3):  # to its end, or the rest is read next
+        fields = attributes(body)
+        if (fields.get(1), fields.get(3)) == (TABLE.encode() + b"\0", b"egress\0") and 4 in fields:
+            listed = attributes(fields[4]).get(_DEVICES, b"")
+            found = frozenset(name.rstrip(b"\0").decode() for kind, name in walk(listed) if kind == _NAME)
+    return found
 
 
-def add_own4(sock: socket.socket, addresses: Sequence[bytes]) -> None:
-    """Let ARP speak for further addresses."""
-    entries = [nested(1, nested(1, attribute(1, packed))) for packed in addresses]
-    transact(sock, [(NEWSETELEM, CREATE, NETDEV, text(1, TABLE) + text(2, "own4") + nested(3, *entries))])
+def cover(sock: socket.socket, names: Sequence[str]) -> bool:
+    """Put these devices behind the standing chain too (Linux 6.5), if there is one: making it anew would drop what
+    passes meanwhile on all the others. Raises FirewallError."""
+    there = covered(sock)
+    for name in names:
+        if there and name not in there:
+            body = text(1, TABLE) + text(3, "egress") + _hook(text(_NAME, name))
+            transact(sock, [(NEWCHAIN, 0, NETDEV, body)])
+    return bool(there)
 
 
 def transact(sock: socket.socket, changes: Sequence[tuple[int, int, int, bytes]]) -> None:

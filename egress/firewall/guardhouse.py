@@ -13,6 +13,7 @@ from egress.firewall.lastdoor import COUNTER, let_in, netdev
 from egress.firewall.netlink import SetWriter, elements
 from egress.firewall.nfnetlink import NETDEV
 from egress.firewall.ruleset import learned_set, lockdown, neighbours, render, restamp
+from egress.firewall.shut import shut
 from egress.firewall.standing import counter, inventory, judge, snapshot
 from egress.firewall.tables import TABLE, Site
 from egress.netns import NETLINK_NETFILTER, Namespace, secret
@@ -48,7 +49,6 @@ class Firewall:
         self._nft = nft.Nft()
         self._reader: socket.socket | None = None  # of the loop's thread
         self._clerk: socket.socket | None = None  # of the helper thread
-        self._door: tuple[str, ...] = ()  # the devices that our netdev chain was last written for
         self._rubbish = ""  # the commands that take away what only the rules before needed
         self._ajar = False  # the last door lets the stamp before pass too
         self._tag = ""  # what the names of the last load's chains end in
@@ -59,18 +59,16 @@ class Firewall:
 
     # -- the ruleset ---------------------------------------------------------------------------------------------
     def lock(self, *, anew: bool = False) -> bool:
-        """Deny-all, at once and in one transaction, unless an intact table of ours stands: then that is the lockdown
-        and stays as it is (False), but with `anew`. Raises FirewallError; even then a smaller deny-all is tried."""
+        """Deny-all, at once, unless an intact table of ours stands: then that is the lockdown and stays as it is
+        (False), but with `anew`. Raises FirewallError; even then nothing passes that isn't loopback, if the kernel
+        takes rules at all."""
         self._site = self._survey(self._site)
         found = self.standing()
         if not anew and found is not None and (found.raw or found.mode == "dns"):
             return False
         stamp = self._stamp = secret()
-        try:
-            self._apply(lambda site: lockdown(site, stamp))
-        except FirewallError:
-            self.namespace.inside(lambda: self._nft.run(_LAST_RESORT))
-            raise
+        shut(self._desk())
+        self._apply(lambda site: lockdown(site, stamp))
         return True
 
     def load(self, spec: RulesetSpec, *, sweep: bool = True) -> None:
@@ -79,6 +77,7 @@ class Firewall:
         old rules needed is still there, and nothing uses it."""
         self._site = self._survey(self._site)
         if self.standing() is None:
+            shut(self._desk())
             self._apply(lambda site: lockdown(site, spec.stamp, passing=True))
         before = None if self._stamp == spec.stamp else self._stamp
         stamp = None if spec.mode == "dns" else spec.stamp
@@ -112,13 +111,14 @@ class Firewall:
         tag = f"_{spec.flow_mark:08x}"
         if found is None or (found.digest, found.mode) != (spec.digest, spec.mode):
             return False
+        self._site = self._survey(self._site)
+        if not found.raw and spec.mode == "dns+nft" and self._site.raw != "none":
+            return False
         # Chains of two loads: their worker died before it had swept, perhaps before it had written down the second's
         # secrets, so which of them is in use is not known.
         if {name[-9:] for _, name in chains if name[-9:-8] == "_" and not name[-8:].strip(_DIGITS)} != {tag}:
             return False
-        self._site = self._survey(self._site)
         self._stamp, self._loaded, self._snapshot, self._tag = spec.stamp, spec, chains, tag
-        self._door = ()  # not known: devices may have come while nobody looked, so `refresh` writes it anew
         return True
 
     def standing(self) -> Standing | None:
@@ -152,8 +152,14 @@ class Firewall:
         self._change("\n".join(netdev(site, stamp)) + "\n", site)
 
     def _stands(self, site: Site) -> bool:
-        """Is the last door, if there is one, on all of its devices? Then it need not be made anew."""
-        return site.raw == "prefix" or (site.raw == "devices" and self._door == site.devices)
+        """Is the last door, if there is one, on all of its devices? Then it need not be made anew, which would drop
+        what passes meanwhile. Devices that have come are put behind it first."""
+        if site.raw != "devices":
+            return site.raw == "prefix"
+        try:
+            return devices.cover(self._desk(), site.devices)
+        except FirewallError:
+            return False
 
     def _change(self, text: str, site: Site) -> None:
         done = False
@@ -241,8 +247,6 @@ class Firewall:
                 if not devices.make_prefix_chain(sock):
                     raise FirewallError("this kernel takes no prefix of device names")
         self.namespace.inside(lambda: self._nft.run(text))
-        if site.raw not in ("standing", "untouched"):
-            self._door = site.devices if site.raw == "devices" else ()
 
     # -- the namespace -------------------------------------------------------------------------------------------
     def _survey(self, known: Site | None) -> Site:
@@ -250,7 +254,8 @@ class Firewall:
         addresses = self.namespace.addresses()
         site = known or Site(raw="prefix" if self._prefix else "devices", log_group=LOG_GROUP)
         names = dict.fromkeys(["lo"] + [device.name for device in self.namespace.devices()])
-        if site.raw == "devices" and (known is None or set(devices.LIKELY) & set(known.devices)):
+        # Once more only where the kernel has taken names of devices that are not there.
+        if site.raw == "devices" and (known is None or set(devices.LIKELY) & set(known.devices) - set(names)):
             names.update(dict.fromkeys(devices.LIKELY))
         return site._replace(
             devices=tuple(names)[: devices.MOST],
@@ -435,13 +440,14 @@ class Firewall:
         if before is None or spec is None or spec.mode != "dns+nft":
             return
         site = self._survey(before)
-        unknown = site.raw == "devices" and self._door != site.devices
-        if not unknown and (site.own4, site.onlink6) == (before.own4, before.onlink6):
+        open_door = site.raw == "devices" and not self._stands(site)
+        if not open_door and (site.own4, site.onlink6) == (before.own4, before.onlink6):
+            self._site = site
             return
         lines = []
-        if self._stamp is not None and (unknown or site.own4 != before.own4):
-            lines += netdev(site, self._stamp)
-        if unknown or site.onlink6 != before.onlink6:
+        if self._stamp is not None and (open_door or site.own4 != before.own4):
+            lines += netdev(site if open_door or site.raw != "devices" else site._replace(raw="standing"), self._stamp)
+        if open_door or site.onlink6 != before.onlink6:
             lines.append(f"flush chain inet {TABLE} neighbours{self._tag}")
             lines += [f"add rule inet {TABLE} neighbours{self._tag} {rule}" for rule in neighbours(site)]
         if lines:
@@ -461,17 +467,3 @@ class Firewall:
 def _endpoints(spec: RulesetSpec) -> frozenset[tuple[bytes, str, int]]:
     resolvers = [(packed, protocol, port) for packed, port in spec.upstreams for protocol in ("udp", "tcp")]
     return frozenset([*resolvers, *spec.own])
-
-
-_LAST_RESORT = """table inet sallyport
-delete table inet sallyport
-table inet sallyport {
-	chain output {
-		type filter hook output priority 0; policy drop;
-		oifname "lo" accept
-	}
-	chain forward {
-		type filter hook forward priority 0; policy drop;
-	}
-}
-"""
