@@ -424,47 +424,93 @@ def test_e11_rule_removed_while_connections_are_open(lab: Lab, family: int) -> N
             flow[2].close()
 
 
+class Talker:
+    """An echo over UDP and one over TCP, all the time; `trouble` is what did not come back."""
+
+    def __init__(self, lab: Lab, address: str) -> None:
+        self.trouble: list[str] = []
+        self.sent = 0
+        self._udp = lab.sandbox.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._udp.connect((address, 5000))
+        self._tcp = lab.open(address, 8000)
+        for sock in (self._udp, self._tcp):
+            sock.settimeout(1.0)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            data = b"%08d" % self.sent
+            self.sent += 1
+            for sock in (self._udp, self._tcp):
+                try:
+                    sock.send(data)
+                    while (heard := sock.recv(100)) != data:
+                        self.trouble.append(f"{data!r}: {heard!r}")
+                except OSError as error:
+                    self.trouble.append(f"{sock.type.name} {data!r}: {error!r}")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._udp.close()
+
+    def goes_on(self) -> bool:
+        """Whether it talks still, twenty times more."""
+        before = self.sent
+        return bool(soon(lambda: self.sent > before + 20))
+
+
 def test_no_packet_is_lost_across_policy_changes(lab: Lab, api: str) -> None:
     with Sidecar(lab, policy=POLICY) as sidecar:
         lab.query("api.example.com")
-        flow = lab.sandbox.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        flow.connect((api, 5000))
-        tcp = lab.open(api, 8000)
-        tcp.settimeout(1.0)
-        flow.settimeout(1.0)
-        sent = received = 0
-        stop = threading.Event()
-        trouble: list[str] = []
+        with Talker(lab, api) as talker:
+            for number in range(20):
+                extra = allow(
+                    "api.example.com", f"198.51.100.{number + 100}", *(f"n{i}.example.org" for i in range(number))
+                )
+                assert sidecar.api("POST", "/policy", extra).status == 200
+            assert talker.goes_on()
+        assert not talker.trouble
 
-        def talk() -> None:
-            nonlocal sent, received
-            while not stop.is_set():
-                data = b"%08d" % sent
-                sent += 1
-                try:
-                    flow.send(data)
-                    received += flow.recv(100) == data
-                except OSError as error:
-                    trouble.append(f"udp, {sent}: {error}")
-                try:
-                    tcp.send(data)
-                    if tcp.recv(100) != data:
-                        trouble.append("tcp")
-                except OSError as error:
-                    trouble.append(f"tcp, {sent}: {error}")
 
-        thread = threading.Thread(target=talk)
-        thread.start()
-        for number in range(20):
-            extra = allow(
-                "api.example.com", f"198.51.100.{number + 100}", *(f"n{i}.example.org" for i in range(number))
-            )
-            assert sidecar.api("POST", "/policy", extra).status == 200
-        stop.set()
-        thread.join()
-        flow.close()
-        assert not trouble
-        assert received == sent > 100
+@pytest.mark.parametrize("event", ["worker", "supervisor", "device", "address"])
+def test_no_packet_is_lost_when_something_dies_or_comes(lab: Lab, event: str) -> None:
+    """The last door stands through all of it: made anew, it would drop what passes in that moment."""
+    lab.dns.a("api.example.com", "198.51.100.10", ttl=300)
+    with Sidecar(lab, policy=POLICY, env={"POLICY_FILE": "/var/egress/policy.json"}, as_pid1=True) as sidecar:
+        lab.query("api.example.com")
+        made = door(lab).splitlines()[0]  # with its handle
+        with Talker(lab, "198.51.100.10") as talker:
+            for number in range(4):
+                match event:
+                    case "worker":
+                        sidecar.kill_worker()
+                        sidecar.wait_ready()
+                    case "supervisor":
+                        sidecar.kill()
+                        sidecar.restart()
+                    case "device":
+                        name = f"new{number}"
+                        lab.sandbox.run(["ip", "link", "add", name, "type", "veth", "peer", f"{name}p"], check=True)
+                        assert soon(lambda name=name: f"{name}p" in door(lab))  # type: ignore[misc]
+                    case "address":
+                        address = f"10.55.{number}.1"
+                        lab.sandbox.run(["ip", "address", "add", f"{address}/24", "dev", "eth0"], check=True)
+                        assert soon(lambda address=address: address in door(lab))  # type: ignore[misc]
+                assert talker.goes_on()
+                assert soon(lambda: door(lab).count("mark set") == 1), "open for the stamp of now alone"
+        assert not talker.trouble
+        assert door(lab).splitlines()[0] == made
+
+
+def door(lab: Lab) -> str:
+    """The last door, as the kernel tells it."""
+    return lab.sandbox.run(["nft", "-a", "list", "table", "netdev", "sallyport"], check=True).stdout
 
 
 # -- E19, E13 --------------------------------------------------------------------------------------------------------

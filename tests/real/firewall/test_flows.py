@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import socket
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from egress.firewall import FirewallError
 from lab.sites import STREAM_PORT
 from tests.real.firewall import packets
 from tests.real.firewall.conftest import EVERYTHING, packed, part
@@ -180,6 +181,55 @@ def test_8_flows_from_before(guarded: Guarded, site: str) -> None:
         assert not sends(guarded, udp, site)
         assert packets.eventually(sends, guarded, kept, other)
         assert packets.eventually(hears, kept, 3)  # the peer's retransmissions have slowed down meanwhile
+
+
+@SITE
+def test_8_shut_before_connection_tracking_wakes_up(
+    guarded: Guarded, site: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes while the lockdown is being read would else be a flow from outside, which the sandbox answers."""
+    lab = guarded.lab
+    streams = [lab.open(site, STREAM_PORT) for _ in range(4)]
+    seen: list[bool] = []
+    apply = guarded.firewall._apply
+
+    def slowly(write: Any, *rest: Any) -> None:
+        seen.extend(hears(stream) for stream in streams)
+        seen.append(sends(guarded, streams[0], site))
+        seen.append(lab.connect(site, 80, timeout=0.3) == "connected")
+        with lab.sandbox.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:  # loopback goes on
+            sock.bind(("127.0.0.1", 0))
+            sock.sendto(b"here", sock.getsockname())
+            sock.settimeout(5)
+            assert sock.recv(10) == b"here"
+        assert not to(guarded, site) or all(not flow.tracked for flow in to(guarded, site))
+        apply(write, *rest)
+
+    monkeypatch.setattr(guarded.firewall, "_apply", slowly)
+    assert hears(streams[0])
+    guarded.firewall.lock()
+    assert seen
+    assert not any(seen)
+    assert not any(hears(stream, 0.1) for stream in streams)
+    assert all(not flow.tracked or flow.outgoing for flow in to(guarded, site))
+
+
+@SITE
+def test_a_lockdown_that_the_kernel_refuses_leaves_it_shut(guarded: Guarded, site: str) -> None:
+    lab = guarded.lab
+
+    def refused(*_: object) -> None:
+        raise FirewallError("refused")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(guarded.firewall, "_apply", refused)
+        with pytest.raises(FirewallError):
+            guarded.firewall.lock()
+    assert guarded.firewall.standing() is None
+    assert lab.connect(site, 80, timeout=0.5) != "connected"
+    assert lab.udp(site, 7, timeout=0.5) != "connected"
+    assert guarded.firewall.lock()
+    assert lab.connect(site, 80) == "refused"
 
 
 @SITE
