@@ -83,7 +83,7 @@ class Connection(asyncio.Protocol):
         self.received = 0
         """Octets of the request's body so far."""
         self.sent = 0
-        """Octets of the answer since the last tick, its head included."""
+        """Octets of the answer that are not counted yet, its head included."""
         self._sent_before = 0
         self._outside: Outside = cast("Outside", None)
         self._paused = False
@@ -234,6 +234,7 @@ class Connection(asyncio.Protocol):
         stats.answered(status, code, seconds)
         if core.access is not None:
             core.log_access(cast("Client", self), code, status, seconds)
+        self.sent = 0  # counted; the next tick must not count it again
 
     def may_keep(self) -> bool:
         """May the connection go on after this answer? Asked when the answer's head is written."""
