@@ -32,6 +32,11 @@ Outcome = Literal["connected", "refused", "admin-prohibited", "unreachable", "dr
 _RESOLVER = "203.0.113.53"
 _IP_RECVERR, _IPV6_RECVERR = 11, 25  # linux/in.h, linux/in6.h
 _MSG_ERRQUEUE = 0x2000
+# Seconds. Who answers is a process that a busy machine may keep waiting; a datagram that a guard lost is lost however
+# long one waits. A handshake is the kernel's affair, done at once, and a SYN that a guard lost is sent again after one
+# second: to wait for longer would hide that loss.
+_PATIENCE = 10.0
+_HANDSHAKE = 1.0
 _FROM_ICMP, _FROM_ICMP6 = 2, 3  # linux/errqueue.h, SO_EE_ORIGIN_*
 
 
@@ -80,7 +85,7 @@ class Client:
         ident: int | None = None,
         source_port: int = 0,
         port: int = 53,
-        timeout: float = 3.0,
+        timeout: float = _PATIENCE,
     ) -> Reply:
         """Ask, as a stub resolver does, and read the answer. `edns=None` leaves EDNS out. Raises NoReply."""
         number = int.from_bytes(os.urandom(2)) if ident is None else ident
@@ -98,7 +103,7 @@ class Client:
         tcp: bool = False,
         source_port: int = 0,
         port: int = 53,
-        timeout: float = 3.0,
+        timeout: float = _PATIENCE,
         label: str = "raw query",
     ) -> bytes:
         """Send octets to a resolver and return its answer's. Over UDP only an answer with the same id counts."""
@@ -124,25 +129,26 @@ class Client:
 
     # -- attempts -----------------------------------------------------------------------------------------------
 
-    def connect(self, address: str, port: int, *, timeout: float = 1.0) -> Outcome:
+    def connect(self, address: str, port: int, *, timeout: float = _HANDSHAKE) -> Outcome:
         """Try a TCP connection, and close it."""
         with self._socket(address, socket.SOCK_STREAM) as sock:
             return _connect(sock, address, port, timeout)
 
-    def open(self, address: str, port: int, *, timeout: float = 2.0) -> socket.socket:
-        """A TCP connection to keep; closed with the lab. Raises OSError."""
+    def open(self, address: str, port: int, *, timeout: float = _PATIENCE) -> socket.socket:
+        """A TCP connection to keep; closed with the lab. `timeout` is for what is said on it. Raises OSError."""
         sock = self._socket(address, socket.SOCK_STREAM)
         self._open.append(sock)
-        sock.settimeout(timeout)
+        sock.settimeout(_HANDSHAKE)
         sock.connect((address, port))
+        sock.settimeout(timeout)
         return sock
 
-    def udp(self, address: str, port: int, *, payload: bytes = b"ping", timeout: float = 1.0) -> Outcome:
+    def udp(self, address: str, port: int, *, payload: bytes = b"ping", timeout: float = _PATIENCE) -> Outcome:
         """Send one datagram to an echo server and wait for it to come back."""
         with self._socket(address, socket.SOCK_DGRAM) as sock:
             return _ask(sock, (address, port), payload, timeout)
 
-    def ping(self, address: str, *, timeout: float = 1.0) -> Outcome:
+    def ping(self, address: str, *, timeout: float = _PATIENCE) -> Outcome:
         """One ICMP or ICMPv6 echo request."""
         ipv6 = ":" in address
         protocol = socket.IPPROTO_ICMPV6 if ipv6 else socket.IPPROTO_ICMP
@@ -172,7 +178,7 @@ class Client:
         port: int = 80,
         server: str = _RESOLVER,
         qtype: str = "A",
-        timeout: float = 3.0,
+        timeout: float = _PATIENCE,
     ) -> Fetched:
         """Resolve a name and GET from its first address, as a program would."""
         reply = self.query(host, qtype, server=server, timeout=timeout)

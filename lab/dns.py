@@ -134,7 +134,7 @@ class DnsServer:
         """How many arrived since `forget`, whether logged or not."""
         return int(self._service.call("count"))
 
-    def wait_for(self, name: str, count: int = 1, seconds: float = 2.0) -> list[SeenQuery]:
+    def wait_for(self, name: str, count: int = 1, seconds: float = 20.0) -> list[SeenQuery]:
         """Until `count` queries for `name` have arrived, or the time is over; what has."""
         deadline = time.monotonic() + seconds
         while len(seen := self.queries(name)) < count and time.monotonic() < deadline:

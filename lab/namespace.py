@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import itertools
 import os
 import re
 import socket
+import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     from typing import Self
 
 _CLONE_NEWNET = 0x40000000  # include/uapi/linux/sched.h
+_SIOCGIFFLAGS = 0x8913  # linux/sockios.h
+_IFF_RUNNING = 0x40  # linux/if.h
 _FOLDER = Path("/run/netns")
 _OURS = re.compile(r"^sp-(\d+)-\d+-")
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -62,6 +67,12 @@ def _setns(fd: int) -> None:
     if _libc.setns(fd, _CLONE_NEWNET):
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
+
+
+def _runs(sock: socket.socket, device: str) -> bool:
+    """Whether a device in the socket's namespace is up, its link too (netdevice(7))."""
+    answer = fcntl.ioctl(sock, _SIOCGIFFLAGS, struct.pack("=16sH22x", device.encode(), 0))
+    return bool(struct.unpack_from("=16xH", answer)[0] & _IFF_RUNNING)
 
 
 class Namespace:
@@ -105,6 +116,26 @@ class Namespace:
     def ip_batch(self, lines: Sequence[str]) -> None:
         """Several `ip` commands in one process, stopped at the first that fails."""
         _ip("-n", self.name, "-batch", "-", script="\n".join(lines) + "\n")
+
+    def wait_running(self, device: str, address6: str = "", seconds: float = 20.0) -> None:
+        """Until a device that was set up carries packets, and neighbours can find `address6` there. Raises LabError.
+
+        Both come in the kernel's own time, after `ip` has returned: the device's queue, and the multicast group that a
+        neighbour asks. What is sent before is dropped without a word, and a neighbour asks again only after a second.
+        """
+        deadline = time.monotonic() + seconds
+        with self.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            while not (_runs(sock, device) and (not address6 or self._solicited(device, address6))):
+                if time.monotonic() > deadline:
+                    raise LabError(f"{device} in {self.name} is not up after {seconds:g} s")
+                time.sleep(0.001)
+
+    def _solicited(self, device: str, address6: str) -> bool:
+        """Whether the solicited-node group (RFC 4291, 2.7.1) of an address has been joined."""
+        group = "ff0200000000000000000001ff" + socket.inet_pton(socket.AF_INET6, address6)[13:].hex()
+        with self.entered():
+            lines = Path("/proc/thread-self/net/igmp6").read_text().splitlines()
+        return any(line.split()[1:3] == [device, group] for line in lines)
 
     def sysctl(self, settings: Mapping[str, int]) -> None:
         """Write net sysctls, `{"net.ipv4.ip_forward": 1}`; a missing one is passed over (IPv6 may be off)."""

@@ -120,6 +120,8 @@ class Internet:
             routes.append(f"route add ::/0 via {link.gateway6}")
         self.namespace.ip_batch(gateway_lines)
         sandbox.ip_batch(lines + routes)
+        sandbox.wait_running("eth0", link.sandbox6 if ipv6 else "")
+        self.namespace.wait_running(outer, link.gateway6 if ipv6 else "")
         return link
 
 

@@ -65,7 +65,7 @@ class Service:
         self._stream.close()
         self._socket.close()
         try:
-            self._process.wait(2)
+            self._process.wait(10)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
