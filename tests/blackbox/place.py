@@ -39,7 +39,7 @@ def outcome(error):
 
 def sock(address, kind, proto=0):
     made = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, kind, proto)
-    made.settimeout(1.0)
+    made.settimeout(10)
     return made
 
 def errors(made, v6):
@@ -60,6 +60,7 @@ def said(made, error):
 
 def tcp(address, port):
     with sock(address, socket.SOCK_STREAM) as made:
+        made.settimeout(1)  # the kernel's affair, done at once; a SYN that was lost is sent again after a second
         try:
             made.connect((address, port))
         except OSError as error:
@@ -135,7 +136,7 @@ def allow(*targets: str, **more: Any) -> dict[str, Any]:
     return {"defaultAction": "deny", "egress": [{"action": "allow", "target": target, **more} for target in targets]}
 
 
-def soon(check: Callable[[], Any], seconds: float = 2.0) -> Any:
+def soon(check: Callable[[], Any], seconds: float = 20.0) -> Any:
     """What `check` returns once it is true, or its last word after `seconds`."""
     deadline = time.monotonic() + seconds
     while not (value := check()) and time.monotonic() < deadline:

@@ -333,7 +333,7 @@ def hook(lab: Lab) -> Iterator[Hook]:
 def test_the_deny_webhook(lab: Lab, hook: Hook, start_sidecar: Callable[..., Sidecar]) -> None:
     start_sidecar(policy=allow("ok.example.com"), env={"DENY_WEBHOOK": hook.url, "SANDBOX_ID": "sbx-9"})
     assert lab.query("Evil.Example.org").rcode == "NXDOMAIN"
-    assert soon(lambda: hook.heard, 3)
+    assert soon(lambda: hook.heard)
     _, headers, body = hook.heard[0]
     document = json.loads(body)
     assert set(document) == {"hostname", "timestamp", "source", "sandboxId"}
@@ -351,9 +351,9 @@ def test_the_webhook_is_tried_again_on_5xx_and_not_on_4xx(
     hook.statuses[:] = [500, 503, 200, 404]
     start_sidecar(policy=DENY_ALL, env={"DENY_WEBHOOK": hook.url})
     lab.query("one.example.org")
-    assert soon(lambda: len(hook.heard) >= 3, 8)
+    assert soon(lambda: len(hook.heard) >= 3)
     lab.query("two.example.org")
-    assert soon(lambda: len(hook.heard) >= 4, 5)
+    assert soon(lambda: len(hook.heard) >= 4)
     time.sleep(1.0)
     assert [b"one" in body for _, _, body in hook.heard] == [True, True, True, False]
 
@@ -364,7 +364,7 @@ def test_the_webhook_by_name_needs_no_rule_and_opens_none(
     lab.dns.a("hooks.example.net", "198.51.100.71")
     start_sidecar(policy=DENY_ALL, env={"DENY_WEBHOOK": "http://hooks.example.net:9191/"})
     lab.query("one.example.org")
-    assert soon(lambda: hook.heard, 3)
+    assert soon(lambda: hook.heard)
     assert lab.query("hooks.example.net").rcode == "NXDOMAIN"
     assert lab.connect("198.51.100.71", 9191) in REJECTED
     assert lab.connect("198.51.100.71", 80) in REJECTED
@@ -381,7 +381,7 @@ def test_search_expansions_are_counted_apart(lab: Lab, hook: Hook, start_sidecar
         assert lab.query(f"api.example.com.{suffix}").rcode == "NXDOMAIN"
     assert lab.query("api.example.com").addresses
     lab.query("real.example.org")
-    assert soon(lambda: hook.heard, 3)
+    assert soon(lambda: hook.heard)
     time.sleep(0.3)
     assert [b"real.example.org" in body for _, _, body in hook.heard] == [True]
     assert "cluster.local" not in sidecar.log

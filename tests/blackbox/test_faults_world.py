@@ -79,7 +79,7 @@ def test_e12_stopped_for_a_while(lab: Lab, who: str) -> None:
         if who != "supervisor":
             asked.settimeout(2)
             assert asked.recv(512)[:2] == b"\1\2", "the question waited in the socket"
-        assert soon(lambda: holds(lab), 5)
+        assert soon(lambda: holds(lab))
         sidecar.wait_ready()
         asked.close()
     assert prober.openings == []
@@ -104,7 +104,7 @@ def test_e12_a_table_that_a_neighbour_removes_is_back_within_a_second(lab: Lab, 
         flow = lab.open(NAMED, 8000)
         before = chains(lab)
         lab.sandbox.nft(removal + "\n")
-        assert soon(lambda: chains(lab) == before, 3), chains(lab) ^ before  # a second, and a busy machine's time
+        assert soon(lambda: chains(lab) == before), chains(lab) ^ before  # a second, and a busy machine's time
         sidecar.wait_for_log("somebody removed or changed the guard's tables")
         assert soon(lambda: lab.connect(NAMED, 80) == "connected"), "what was learned is back, too"
         flow.send(b"on")
@@ -159,7 +159,7 @@ def test_e12_a_ruleset_that_the_kernel_refuses(lab: Lab) -> None:
         lab.sandbox.nft("delete table inet sallyport\n")
         sidecar.wait_for_log("could not be loaded again")
         refuse.unlink()
-        assert soon(lambda: lab.connect(FORBIDDEN[0], 80) in REJECTED, 3)
+        assert soon(lambda: lab.connect(FORBIDDEN[0], 80) in REJECTED)
         assert soon(lambda: holds(lab, LATER))
 
 
@@ -206,7 +206,7 @@ def test_e12_news_of_devices_and_addresses_that_were_lost(lab: Lab) -> None:
         assert drops(lab, pid), "the control: its buffer is overrun"
         lab.sandbox.ip("link", "add", "late1", "type", "veth", "peer", "name", "late2")
         os.kill(pid, signal.SIGCONT)
-        assert soon(lambda: "late2" in lab.sandbox.run(["nft", "list", "table", "netdev", "sallyport"]).stdout, 5)
+        assert soon(lambda: "late2" in lab.sandbox.run(["nft", "list", "table", "netdev", "sallyport"]).stdout)
         assert holds(lab)
         assert sidecar.worker_pid == pid
 
@@ -224,8 +224,8 @@ def test_e12_news_of_refused_packets_that_were_lost(lab: Lab) -> None:
         flood.close()
         assert drops(lab, pid), "the control: its buffer is overrun"
         os.kill(pid, signal.SIGCONT)
-        assert soon(lambda: holds(lab), 5)
-        assert soon(lambda: told(lab, sidecar), 5), "and what is refused now is told again"
+        assert soon(lambda: holds(lab))
+        assert soon(lambda: told(lab, sidecar)), "and what is refused now is told again"
         assert sidecar.worker_pid == pid
 
 

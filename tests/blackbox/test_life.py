@@ -10,6 +10,7 @@ import socket
 import subprocess
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import pytest
@@ -103,7 +104,7 @@ def test_e12_a_broken_setting_leaves_it_locked(lab: Lab, api: str, env: dict[str
     assert lab.connect(api, 80) == "connected"
     with Sidecar(lab, env=env, wait=False) as sidecar:
         assert sidecar.process is not None
-        assert sidecar.process.wait(5) == 2
+        assert sidecar.process.wait(20) == 2
         (line,) = sidecar.log.strip().splitlines()
         assert f"OPENSANDBOX_EGRESS_{next(iter(env))}" in line
         assert lab.connect(api, 80) in REJECTED
@@ -119,7 +120,7 @@ def test_e12_nft_refused_means_no_start(lab: Lab, api: str) -> None:
     """Without NET_ADMIN there is no lock-down to be had, and it says so in one line."""
     with Sidecar(lab, policy=POLICY, identity=NOBODY, wait=False, argv=()) as sidecar:
         assert sidecar.process is not None
-        assert sidecar.process.wait(10) != 0
+        assert sidecar.process.wait(20) != 0
         assert "Traceback" not in sidecar.log
 
 
@@ -127,10 +128,10 @@ def test_e12_the_port_is_bound_only_when_ready(lab: Lab, api: str) -> None:
     """Whoever polls hears "refused" until it is ready, and from then on 200: never silence, never another status."""
     heard: list[str] = []
     with Sidecar(lab, policy=POLICY, wait=False) as sidecar:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             try:
-                answer = sidecar.api("GET", "/healthz", timeout=0.5)
+                answer = sidecar.api("GET", "/healthz")
                 heard.append(str(answer.status))
                 assert answer.body == b"ok"
                 break
@@ -169,7 +170,7 @@ def test_e12_it_can_be_started_again_without_a_gap(lab: Lab, api: str) -> None:
     with Sidecar(lab, policy=POLICY) as sidecar:
         lab.query("api.example.com")
         flow = lab.open(api, 8000)
-        flow.settimeout(1.0)
+        flow.settimeout(10)
         with Knocker(lab) as knocker:
             for how in ("terminate", "kill", "terminate"):
                 getattr(sidecar, how)()
@@ -209,7 +210,7 @@ def test_e12_restarted_with_a_narrower_policy_flows_are_cut(lab: Lab, api: str) 
         sidecar.terminate()
         sidecar.env["OPENSANDBOX_EGRESS_RULES"] = ""
         sidecar.restart()
-        assert soon(lambda: ended(flow), 1.5)
+        assert soon(lambda: ended(flow))
 
 
 def ended(flow: socket.socket) -> bool:
@@ -304,26 +305,27 @@ def test_the_worker_dies_with_its_supervisor(lab: Lab) -> None:
     with Sidecar(lab, policy=POLICY) as sidecar:
         worker = sidecar.worker_pid
         os.kill(sidecar.pid, signal.SIGKILL)
-        assert soon(lambda: not os.path.exists(f"/proc/{worker}") or zombie(worker))
+        assert soon(lambda: dead_process(worker))
 
 
-def zombie(pid: int) -> bool:
-    with open(f"/proc/{pid}/stat") as stat:
-        return stat.read().rpartition(")")[2].split()[0] == "Z"
+def dead_process(pid: int) -> bool:
+    """Whether it has ended, waited for or not."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    return True
 
 
 def test_pid1_reaps_strangers(lab: Lab) -> None:
     """As PID 1 it inherits orphans; they must not stay behind."""
     with Sidecar(lab, policy=POLICY, as_pid1=True) as sidecar:
+        children = Path(f"/proc/{sidecar.pid}/task/{sidecar.pid}/children")
+        before = children.read_text()
         code = "import os,time\nif os.fork()==0:\n time.sleep(0.2)"
         # Inside the sidecar's PID namespace, with a parent that leaves at once.
         subprocess.run(
             ["nsenter", "-t", str(sidecar.pid), "-p", "python3", "-c", code], check=True, capture_output=True
         )
-        time.sleep(0.5)
-        children = f"/proc/{sidecar.pid}/task/{sidecar.pid}/children"
-        with open(children) as listed:
-            assert all(not zombie(int(pid)) for pid in listed.read().split())
+        assert soon(lambda: children.read_text() == before)
 
 
 def test_queries_wait_in_the_socket_while_the_worker_comes_back(lab: Lab, api: str) -> None:
@@ -331,7 +333,7 @@ def test_queries_wait_in_the_socket_while_the_worker_comes_back(lab: Lab, api: s
         lost = 0
         for _ in range(5):
             sidecar.kill_worker()
-            lost += lab.query("api.example.com", timeout=2).addresses != [api]
+            lost += lab.query("api.example.com").addresses != [api]
             sidecar.wait_ready()
         assert lost == 0
 
@@ -401,7 +403,7 @@ def test_e11_rule_removed_while_connections_are_open(lab: Lab, family: int) -> N
             udp = lab.sandbox.socket(socket.AF_INET if family == 4 else socket.AF_INET6, socket.SOCK_DGRAM)
             udp.connect((host, 19))
             udp.send(b"begin")
-            udp.settimeout(1)
+            udp.settimeout(10)
             assert udp.recv(100)
             assert tcp.recv(100)
             flows[host] = (tcp, echo, udp)
@@ -434,7 +436,7 @@ class Talker:
         self._udp.connect((address, 5000))
         self._tcp = lab.open(address, 8000)
         for sock in (self._udp, self._tcp):
-            sock.settimeout(1.0)
+            sock.settimeout(10)  # what is lost is lost; what is only late is no trouble
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
@@ -520,7 +522,7 @@ def test_e19_a_taken_port_is_a_clear_error_and_closed(lab: Lab, api: str) -> Non
     squatter.listen()
     with Sidecar(lab, policy=POLICY, wait=False) as sidecar:
         assert sidecar.process is not None
-        assert sidecar.process.wait(5) == 2
+        assert sidecar.process.wait(20) == 2
         (line,) = sidecar.log.strip().splitlines()
         assert "18080" in line
         assert "OPENSANDBOX_EGRESS_HTTP_ADDR" in line
@@ -550,7 +552,7 @@ def test_e13_idle_connections_do_not_keep_others_out(lab: Lab, api: str) -> None
         try:
             for number in range(1000):
                 sock = lab.sandbox.socket(socket.AF_INET, socket.SOCK_STREAM)
-                sock.settimeout(2)
+                sock.settimeout(10)
                 try:
                     sock.connect(("127.0.0.1", 18080))
                 except OSError:
@@ -561,7 +563,7 @@ def test_e13_idle_connections_do_not_keep_others_out(lab: Lab, api: str) -> None
                 idle.append(sock)
             assert len(idle) > 200
             for _ in range(5):
-                assert sidecar.api("GET", "/healthz", timeout=2).status == 200
+                assert sidecar.api("GET", "/healthz").status == 200
             assert sidecar.api("POST", "/policy", ALLOW_ALL).status == 200
             assert lab.query("any.example.com").rcode in ("NOERROR", "NXDOMAIN")
         finally:
@@ -688,7 +690,7 @@ def test_e12_a_worker_that_dies_takes_nothing_along_even_after_a_restart(lab: La
     assert lab.connect("198.51.100.201", 80) == "connected"
     table = lab.sandbox.run(["nft", "list", "chain", "inet", "sallyport", "stamp"]).stdout
     sidecar.kill_worker()
-    assert lab.query("kept.example.com", timeout=3).addresses == ["198.51.100.201"]
+    assert lab.query("kept.example.com").addresses == ["198.51.100.201"]
     assert lab.connect("198.51.100.201", 80) == "connected"
     assert lab.connect("198.51.100.202", 80) == "refused"
     assert lab.sandbox.run(["nft", "list", "chain", "inet", "sallyport", "stamp"]).stdout == table, "nothing was loaded"
@@ -707,5 +709,5 @@ def test_e6_a_device_that_came_while_no_worker_lived_is_behind_the_last_door(lab
     lab.sandbox.ip("link", "add", "late7", "type", "veth", "peer", "name", "late8")
     assert "late7" not in doors()
     os.kill(stopped, signal.SIGKILL)
-    assert soon(lambda: "late7" in doors() and "late8" in doors(), 3)
-    assert lab.query("denied.example.com", timeout=3).rcode == "NXDOMAIN"
+    assert soon(lambda: "late7" in doors() and "late8" in doors())
+    assert lab.query("denied.example.com").rcode == "NXDOMAIN"
