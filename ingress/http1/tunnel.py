@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, cast
 from ingress.http1.headers import response_head
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ingress.http1.core import Gateway
     from ingress.http1.endpoint import Endpoint
     from ingress.http1.exchange import Exchange
@@ -150,6 +152,7 @@ class Tunnel:
         if self.boundaries.between and not self.sandbox.ended:
             self.closing = 1
             self.client.transport.write(_GOING_AWAY)
+            self.sandbox.mute()
         else:
             self.close()
 
@@ -227,24 +230,30 @@ class ClientSide(Side):
 class SandboxSide(Side):
     """The sandbox's end: what it sends is followed, so that one knows where a frame ends."""
 
-    __slots__ = ("_pass_on", "moved")
+    __slots__ = ("_boundaries", "_pass_on", "moved")
 
     def join(self, client: ClientSide) -> None:
         """Pass on to this one."""
         self.peer = client
-        self._pass_on = client.transport.write
+        self._boundaries = self.tunnel.boundaries
+        self._pass_on: Callable[[bytes], None] = client.transport.write
         self.moved = True
+
+    def mute(self) -> None:
+        """Pass on no more: nothing follows a close frame (section 5.5.1)."""
+        self._pass_on = _nowhere
 
     def data_received(self, data: bytes) -> None:
         self.moved = True
-        tunnel = self.tunnel
-        if tunnel.closing:
-            return  # nothing follows a close frame (section 5.5.1)
-        boundaries = tunnel.boundaries
+        boundaries = self._boundaries
         # Most reads are one whole small frame, after which we are where we were before it.
         if not boundaries.between or len(data) < 2 or not data[1] == len(data) - 2 < 126:
             boundaries.feed(data)
         self._pass_on(data)
+
+
+def _nowhere(data: bytes) -> None:
+    """Takes what a sandbox says behind the gateway's own close frame."""
 
 
 def open_tunnel(client: Exchange, upstream: Upstream, answer: ResponseHead, early: bytes, rest: bytes) -> None:
