@@ -42,13 +42,12 @@ class Connection(asyncio.Protocol):
     """The part of a client's connection that knows nothing of sandboxes. Times are in ticks, one a second."""
 
     __slots__ = (
-        "_block",
         "_buffer",
         "_eof",
         "_last",
-        "_line",
         "_outside",
         "_paused",
+        "_raw",
         "_secure",
         "_sent_before",
         "_started",
@@ -92,8 +91,8 @@ class Connection(asyncio.Protocol):
         self._eof = False
         self._started = 0.0
         # The last header section and its head: most clients send the same one again, or nearly.
-        self._block: bytes | None = None
-        self._line = b""
+        self._raw = b""
+        """The last request's head as it came, and what was read from it."""
         self._last: RequestHead = cast("RequestHead", None)
 
     def serve(self, head: RequestHead, rest: bytes) -> bytes:
@@ -142,28 +141,19 @@ class Connection(asyncio.Protocol):
     def read_requests(self, data: bytes) -> None:
         """Serve what is whole, keep the rest."""
         while data:
-            end = data.find(b"\r\n\r\n")
-            if end < 0:
-                self._unfinished(data)
-                break
-            if data.startswith(b"\r\n"):
-                data = _EMPTY_LINES(b"", data, 1)  # passed over, all at once (RFC 9112 section 2.2)
-                continue
-            line_end = data.find(b"\r\n")
-            line, block = data[:line_end], data[line_end + 2 : end + 2]
             try:
-                if end > self.core.limits.head_bytes:
-                    raise BadHead("the request's head is too long", 431)
-                if block != self._block:
-                    head = self._last = self._read(data[: end + 4])
-                    self._block, self._line = block, line
-                elif line == self._line:
-                    head = self._last
+                if data == self._raw:  # the last request once more, and nothing behind it
+                    data = self.serve(self._last, b"")
                 else:
-                    head = self._last = self._known(line) or self._read(data[: end + 4])
-                    self._line = line
-                rest = data[end + 4 :]
-                data = self.serve(head, rest)
+                    end = data.find(b"\r\n\r\n") + 4
+                    if end < 4:
+                        self._unfinished(data)
+                        break
+                    if data.startswith(b"\r\n"):
+                        data = _EMPTY_LINES(b"", data, 1)  # passed over, all at once (RFC 9112 section 2.2)
+                        continue
+                    self._take_head(data[:end])
+                    data = self.serve(self._last, data[end:])
             except BadHead as fault:
                 code = _CODES.get(fault.status, "bad_request")
                 lines = _LINES.get(fault.status, b"")
@@ -175,6 +165,21 @@ class Connection(asyncio.Protocol):
         if self._eof and self.state == IDLE:
             self.close()  # it has said all it would
 
+    def _take_head(self, raw: bytes) -> None:
+        """Read a head, or see that its header section, or all of it, is the last one's."""
+        last = self._raw
+        if raw == last:
+            return
+        if len(raw) - 4 > self.core.limits.head_bytes:
+            raise BadHead("the request's head is too long", 431)
+        cut = raw.find(b"\r\n")
+        section = raw[cut:]
+        head = None
+        if last.endswith(section) and last.find(b"\r\n") == len(last) - len(section):
+            head = self._known(raw[:cut])
+        self._last = head or self._read(raw)
+        self._raw = raw
+
     def _known(self, line: bytes) -> RequestHead | None:
         """The head whose header section is the last one's; None where llhttp should look at the request line."""
         method, target, version = request_line(line)
@@ -184,7 +189,7 @@ class Connection(asyncio.Protocol):
         return RequestHead(method, target, version, last.fields, last.length, last.keep)
 
     def _read(self, raw: bytes) -> RequestHead:
-        if self._block is not None:
+        if self._raw:
             head = read_similar(raw, self._last, self.core.fixed)
             if head is not None:
                 return head

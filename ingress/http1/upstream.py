@@ -156,31 +156,16 @@ class Upstream(asyncio.Protocol):
     # reading
 
     def _head(self, client: Exchange, data: bytes) -> None:
-        end = data.find(b"\r\n\r\n") + 4
-        if (end if end >= 4 else len(data)) > self.endpoint.core.limits.head_bytes:
-            self._lie(client, "its response head is too long")
-            return
-        if end < 4:
-            self._buffer = data
-            return
-        self._buffer = b""
-        try:
-            answer = self._known(data, end) if client.plain and self._answer is not None else None
-            if answer is not None:
-                client.status, length, head, self._keep = answer.status, answer.length, answer.out, answer.keep
-            else:
-                fresh = self._read(data[:end])
-                if fresh.status < 200:
-                    self._interim_answer(client, fresh, data[end:])
-                    return
-                client.status = fresh.status
-                length = self._length(client, fresh)
-                head = self._render(client, fresh, length)
-                if client.plain and length != UNTIL_CLOSE and REWRITTEN.isdisjoint(fresh.fields.names):
-                    self._answer = Answer.remember(data[:end], head, fresh, length, self._keep)
-        except BadHead as fault:
-            self._lie(client, str(fault))
-            return
+        answer = self._answer if client.plain else None
+        if answer is not None and data.startswith(answer.raw):
+            self._buffer = b""
+            end, length, head = len(answer.raw), answer.length, answer.out
+            client.status, self._keep = answer.status, answer.keep
+        else:
+            found = self._another(client, data, answer)
+            if found is None:
+                return
+            end, length, head = found
         if length >= 0:
             have = len(data) - end
             if have == length:
@@ -208,14 +193,39 @@ class Upstream(asyncio.Protocol):
             self.state = CLOSE
             client.send(head + (framed([rest]) if rest and not self._plain else rest))
 
-    def _known(self, data: bytes, end: int) -> Answer | None:
-        """The last plain answer's head again, or one like it; None for any other."""
-        answer = self._answer
-        if answer is not None and not data.startswith(answer.raw):
-            answer = answer.similar(data[:end])
+    def _another(self, client: Exchange, data: bytes, last: Answer | None) -> tuple[int, int, bytes] | None:
+        """A head that isn't the last one again: where it ends, the body's length, and the head for the client.
+
+        None: it is not whole yet, or an interim one, or won't do. last: the answer's before, where it may be used.
+        """
+        end = data.find(b"\r\n\r\n") + 4
+        if (end if end >= 4 else len(data)) > self.endpoint.core.limits.head_bytes:
+            self._lie(client, "its response head is too long")
+            return None
+        if end < 4:
+            self._buffer = data
+            return None
+        self._buffer = b""
+        raw = data[:end]
+        try:
+            answer = last.similar(raw) if last is not None else None
             if answer is not None:
                 self._answer = answer
-        return answer
+                client.status, self._keep = answer.status, answer.keep
+                return end, answer.length, answer.out
+            fresh = self._read(raw)
+            if fresh.status < 200:
+                self._interim_answer(client, fresh, data[end:])
+                return None
+            client.status = fresh.status
+            length = self._length(client, fresh)
+            head = self._render(client, fresh, length)
+            if client.plain and length != UNTIL_CLOSE and REWRITTEN.isdisjoint(fresh.fields.names):
+                self._answer = Answer.remember(raw, head, fresh, length, self._keep)
+        except BadHead as fault:
+            self._lie(client, str(fault))
+            return None
+        return end, length, head
 
     def _read(self, raw: bytes) -> ResponseHead:
         head = read_response(raw)
