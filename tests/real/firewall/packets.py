@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 import struct
+import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,8 +18,12 @@ SOL_PACKET, PACKET_QDISC_BYPASS = 263, 20  # linux/if_packet.h
 
 
 def eventually(attempt: Callable[..., bool], *args: Any) -> bool:
-    """A control that has to succeed: what gets out does so within some attempts, however busy the machine is."""
-    return any(attempt(*args) for _ in range(20))
+    """What has to come in time: tried twenty times at least and for ten seconds, however busy the machine is."""
+    deadline, tries = time.monotonic() + 10, 20
+    while not (found := attempt(*args)) and (tries > 0 or time.monotonic() < deadline):
+        tries -= 1
+        time.sleep(0.01)
+    return found
 
 
 def checksum(data: bytes) -> int:

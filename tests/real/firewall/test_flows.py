@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,7 +27,7 @@ def to(guarded: Guarded, site: str) -> list[Flow]:
 def datagrams(guarded: Guarded, site: str) -> socket.socket:
     """A UDP socket whose peer keeps sending."""
     sock = guarded.lab.sandbox.socket(socket.AF_INET6 if ":" in site else socket.AF_INET, socket.SOCK_DGRAM)
-    sock.settimeout(1)
+    sock.settimeout(10)
     sock.connect((site, STREAM_PORT))
     sock.send(b"go")
     assert sock.recv(64)
@@ -53,7 +52,7 @@ def hears(sock: socket.socket, seconds: float = 0.3) -> bool:
 
 def ended(sock: socket.socket) -> bool:
     """Whether whoever blocks in a read is told that it is over, behind what is queued."""
-    sock.settimeout(1)
+    sock.settimeout(10)
     try:
         while sock.recv(1 << 20):
             pass
@@ -206,7 +205,7 @@ def test_8_shut_before_connection_tracking_wakes_up(
         apply(write, *rest)
 
     monkeypatch.setattr(guarded.firewall, "_apply", slowly)
-    assert hears(streams[0])
+    assert packets.eventually(hears, streams[0])
     guarded.firewall.lock()
     assert seen
     assert not any(seen)
@@ -266,9 +265,9 @@ def test_a_load_judges_living_flows_again(guarded: Guarded, site: str) -> None:
 @SITE
 def test_a_flow_outlives_its_lease(guarded: Guarded, site: str) -> None:
     guarded.load()
-    guarded.learn(site, seconds=0.3)
+    guarded.learn(site, seconds=2)
     stream = guarded.lab.open(site, 5000)
-    time.sleep(0.5)
+    assert packets.eventually(lambda: guarded.lab.connect(site, 5000) == "refused")
     stream.send(b"still")
     assert stream.recv(5) == b"still"
     assert guarded.lab.connect(site, 5000) == "refused"
@@ -285,11 +284,17 @@ def test_refused_packets_are_told(guarded: Guarded) -> None:
     lab.connect("198.51.100.10", 8080)
     lab.udp("2001:db8:100::10", 123)
     lab.ping("198.51.100.10")
-    loop.call_later(0.3, loop.stop)
-    loop.run()
-    seen = {(one.protocol, one.destination, one.port) for one in told}
-    assert ("tcp", packed("198.51.100.10"), 8080) in seen
-    assert ("udp", packed("2001:db8:100::10"), 123) in seen
-    assert ("icmp", packed("198.51.100.10"), 0) in seen
+    refused = {
+        ("tcp", packed("198.51.100.10"), 8080),
+        ("udp", packed("2001:db8:100::10"), 123),
+        ("icmp", packed("198.51.100.10"), 0),
+    }
+
+    def seen() -> set[tuple[object, ...]]:
+        loop.call_later(0.05, loop.stop)
+        loop.run()
+        return {(one.protocol, one.destination, one.port) for one in told}
+
+    assert packets.eventually(lambda: refused <= seen()), told
     guarded.firewall.close()
     loop.close()

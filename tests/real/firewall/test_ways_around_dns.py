@@ -33,7 +33,7 @@ def test_whoever_is_asked_the_listener_answers(guarded: Guarded, server: str) ->
         ipv6 = ":" in server
         listener = guarded.listeners["udp6" if ipv6 else "udp4"]
         with lab.sandbox.socket(socket.AF_INET6 if ipv6 else socket.AF_INET, socket.SOCK_DGRAM) as client:
-            client.settimeout(1)
+            client.settimeout(10)
             client.sendto(QUERY, (server, 53))
             query, _ = serve_one(listener)
             assert query == QUERY
@@ -41,7 +41,7 @@ def test_whoever_is_asked_the_listener_answers(guarded: Guarded, server: str) ->
             assert (answer[2:4], source[:2]) == (b"\x81\x83", (server, 53))
         stream = guarded.listeners["tcp6" if ipv6 else "tcp4"]
         with lab.sandbox.socket(socket.AF_INET6 if ipv6 else socket.AF_INET, socket.SOCK_STREAM) as client:
-            client.settimeout(1)
+            client.settimeout(10)
             client.connect((server, 53))
             stream.accept()[0].close()
     assert not lab.dns.queries()
@@ -80,7 +80,7 @@ def test_our_own_lookups_pass_and_are_not_tracked(guarded: Guarded, resolver: st
     guarded.load(upstreams=((packed(resolver), port),))
     with guarded.firewall.udp(packed(resolver), port, guarded.exemption) as sock:
         sock.setblocking(True)
-        sock.settimeout(1)
+        sock.settimeout(10)
         sock.send(QUERY)
         if port == 53:
             assert sock.recv(512)[:2] == QUERY[:2]
@@ -90,7 +90,7 @@ def test_our_own_lookups_pass_and_are_not_tracked(guarded: Guarded, resolver: st
     if port == 53:
         with guarded.firewall.tcp(packed(resolver), port, guarded.exemption) as sock:
             sock.setblocking(True)
-            sock.settimeout(1)
+            sock.settimeout(10)
             sock.sendall(struct.pack(">H", len(QUERY)) + QUERY)
             assert sock.recv(512)
     assert not [flow for flow in guarded.flows() if flow.remote == packed(resolver) and flow.tracked]
@@ -199,10 +199,15 @@ def test_4_the_resolvers_address_earns_nothing(guarded: Guarded) -> None:
 def test_9_redirected_queries_are_forgotten_soon(guarded: Guarded) -> None:
     lab = guarded.lab
     guarded.load()
-    with lab.sandbox.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
-        client.sendto(QUERY, ("8.8.8.8", 53))
-        guarded.listeners["udp4"].recv(2048)
-    done = lab.sandbox.run(["conntrack", "-L", "-p", "udp", "--dport", "53"])
-    seconds = [int(line.split()[2]) for line in done.stdout.splitlines() if "dport=53" in line]
+
+    def remembered() -> list[int]:
+        """For how many seconds; on a busy machine one may be forgotten before it has been listed."""
+        with lab.sandbox.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+            client.sendto(QUERY, ("8.8.8.8", 53))
+            guarded.listeners["udp4"].recv(2048)
+        done = lab.sandbox.run(["conntrack", "-L", "-p", "udp", "--dport", "53"])
+        return [int(line.split()[2]) for line in done.stdout.splitlines() if "dport=53" in line]
+
+    seconds = next(filter(None, (remembered() for _ in range(20))), [])
     assert seconds
     assert max(seconds) <= 2

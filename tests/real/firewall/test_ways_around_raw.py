@@ -85,18 +85,26 @@ def test_1_a_device_that_comes_later(guarded: Guarded) -> None:
     loop = Loop()
     guarded.firewall.follow(loop)
     lab.sandbox.ip("link", "add", "late7", "type", "veth", "peer", "name", "late8")
-    loop.call_later(0.2, loop.stop)
-    loop.run()
+
+    def followed() -> bool:
+        loop.call_later(0.05, loop.stop)
+        loop.run()
+        doors = lab.sandbox.run(["nft", "list", "table", "netdev", "sallyport"], check=True).stdout
+        return "late7" in doors and "late8" in doors
+
+    assert packets.eventually(followed)
     loop.close()
     for name in ("late7", "late8"):
         lab.sandbox.ip("link", "set", name, "up")
+    for name in ("late7", "late8"):
+        lab.sandbox.wait_running(name)
     with lab.sandbox.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)) as tap:
         tap.bind(("late8", 3))
-        tap.settimeout(0.3)
         frame = b"\xff" * 6 + bytes(6) + b"\x88\xb5smuggled"
         packets.send_frame(lab, "late7", frame)
 
-        def heard() -> bool:
+        def heard(seconds: float = 0.3) -> bool:
+            tap.settimeout(seconds)
             try:
                 while b"smuggled" not in tap.recv(2048):
                     pass  # neighbours of the new link talk too
@@ -107,7 +115,7 @@ def test_1_a_device_that_comes_later(guarded: Guarded) -> None:
         assert not heard()
         lab.sandbox.nft("delete table netdev sallyport\n")
         packets.send_frame(lab, "late7", frame)
-        assert heard()
+        assert heard(10)
 
 
 # -- 2: the stamp --------------------------------------------------------------------------------------------------
@@ -202,11 +210,11 @@ def test_2_a_mark_earns_nothing_outside_the_resolvers_port(guarded: Guarded) -> 
     lab.dns.a("api.example.com", "198.51.100.10")
     guarded.load()
 
-    def ask(address: str, port: int, mark: int, priority: int) -> bool:
+    def ask(address: str, port: int, mark: int, priority: int, seconds: float = 0.3) -> bool:
         with lab.sandbox.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             sock.setsockopt(socket.SOL_SOCKET, SO_MARK, struct.pack("=I", mark))
             sock.setsockopt(socket.SOL_SOCKET, SO_PRIORITY, struct.pack("=I", priority))
-            sock.settimeout(0.3)
+            sock.settimeout(seconds)
             try:
                 sock.sendto(b"\0\1\1\0\0\1\0\0\0\0\0\0\3api\7example\3com\0\0\1\0\1", (address, port))
                 return bool(sock.recv(512))
@@ -214,7 +222,7 @@ def test_2_a_mark_earns_nothing_outside_the_resolvers_port(guarded: Guarded) -> 
                 return False
 
     mark, priority = guarded.exemption
-    assert ask(RESOLVER, 53, mark, priority)
+    assert ask(RESOLVER, 53, mark, priority, 10)
     assert not ask(RESOLVER, 53, mark, 0)
     assert not ask(RESOLVER, 53, mark ^ 1, priority)
     assert not ask(RESOLVER, 7, mark, priority)

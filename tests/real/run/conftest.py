@@ -77,7 +77,9 @@ class Caller:
             cd "$HOME"
             exec setpriv --reuid={self.uid} --regid={self.uid} --clear-groups "$@"
         """
-        return [*enter, "unshare", "--mount", "--propagation", "private", "sh", "-ec", script, "sh", *driver]
+        # Behind nohup, or in a script's background, we ignore some; what a shell inherits so it cannot trap.
+        heard = ["env", "--default-signal=HUP,INT,QUIT"]
+        return [*heard, *enter, "unshare", "--mount", "--propagation", "private", "sh", "-ec", script, "sh", *driver]
 
     def environ(self, **more: str) -> dict[str, str]:
         packages = f"{STAGE}/packages" if self.uid else os.pathsep.join(site.getsitepackages())
