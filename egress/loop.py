@@ -197,7 +197,10 @@ class Loop:
                         soon.append(gather.call)
                     gather.append(item)
                 elif reader is not None:
-                    self._call(reader)  # type: ignore[arg-type]
+                    try:  # as in `_call`, which is one call more, and this is where all work begins
+                        reader()  # type: ignore[operator]
+                    except Exception as error:  # noqa: BLE001
+                        self._on_error(error)
             if mask & _WRITE:
                 writer = self._writers.get(fd)
                 if writer is not None:

@@ -3,7 +3,8 @@
     accepted ─▶ hello: read, until it says its name ─▶ asked: the worker judges ─▶ (starved: of a socket) ─▶ connecting
       ─▶ the hello is replayed ─▶ (TLS: the server's first word; for another hello, that too is read) ─▶ two lanes
 
-Whatever is refused ends with a reset, at once.
+The server is connected to while the client's name is waited for; no octet passes in either direction before the
+verdict. Whatever is refused ends with a reset, at once.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from egress.sni.requests import Requests
 from policies.values import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from socket import SocketType
+
     from egress.sni.clienthello import Hello
     from egress.sni.relay import Relay
 
@@ -30,9 +33,9 @@ _ENCRYPTED = "an encrypted ClientHello (ECH), behind which the name cannot be se
 _TCP_CLOSE = 7  # the first octet of struct tcp_info
 
 
-def _dial(sock: socket.socket, packed: bytes, port: int) -> int:
-    """Begin to connect; an errno."""
-    return sock.connect_ex((socket.inet_ntop(sock.family, packed), port))
+def _dial(sock: SocketType, packed: bytes, port: int) -> bool:
+    """Begin to connect; False: it cannot be."""
+    return sock.connect_ex((socket.inet_ntop(sock.family, packed), port)) in (0, errno.EINPROGRESS)
 
 
 class Again:
@@ -57,29 +60,46 @@ class Again:
 class Connection:
     """A client that was redirected, and the server that it wanted."""
 
-    def __init__(self, relay: Relay, number: int, client: socket.socket, packed: bytes, port: int) -> None:
+    __slots__ = (
+        "_client", "_head", "_heard", "_lanes", "_later", "_life", "_reader", "_relay", "_server", "ahead", "chain",
+        "family", "loop", "name", "number", "packed", "pipes", "port", "state", "unjudged",
+    )  # fmt: skip
+
+    def __init__(self, relay: Relay, number: int, client: SocketType, packed: bytes, port: int) -> None:
         self.number = number
         self.packed = packed
         self.port = port
+        self.family = socket.AF_INET if len(packed) == 4 else socket.AF_INET6
         self.name = ""
         self.state = HELLO
         self.chain: tuple[str, ...] = ()  # what the worker said of the name; it wants it back
+        self.loop = relay.loop
+        self.pipes = relay.pipes
+        self.unjudged = 0  # octets that wait for a verdict
+        self.ahead = False  # connected before the verdict
         self._relay = relay
         self._client = client
-        self._server: socket.socket | None = None
+        self._server: SocketType | None = None
+        self._life = 0  # of the worker that made the server's socket
         self._reader: Reader | Requests = Reader() if port == 443 else Requests()
         self._head = b""  # goes to the server first
         self._later = b""  # of what the client has sent, what the server has to wait for
         self._lanes: tuple[Lane, ...] = ()
-        self.unjudged = 0  # octets that wait for a verdict
-        self._heard = self._spoken = False  # the loop reads the client, the server
+        self._heard = False  # the loop reads the client
 
-    def begin(self) -> None:
+    def begin(self, server: SocketType | None) -> None:
+        """Hear the client, and connect to the server meanwhile, if there is a socket for that."""
         self._heard = True
-        self._relay.loop.add_reader(self._client.fileno(), self._read)
+        self.loop.add_reader(self._client.fileno(), self._read)
+        if server is not None:
+            self.ahead = self._dial(server)
 
     # -- the name --------------------------------------------------------------------------------------------------
     def _read(self) -> None:
+        if self.state != HELLO:  # it goes on before it is its turn (early data): what it says waits where it is
+            self._heard = False
+            self.loop.remove_reader(self._client.fileno())
+            return
         try:
             data = self._client.recv(READ)
         except BlockingIOError:
@@ -111,7 +131,6 @@ class Connection:
             return
         if self.name:
             self.state = ASKED
-            self._relay.loop.add_reader(self._client.fileno(), self._pause)
             self._relay.ask(self)
 
     def too_late(self) -> None:
@@ -132,20 +151,32 @@ class Connection:
     def connect(self) -> None:
         """With a socket that the worker has made; once more when there was none."""
         self.state = STARVED
-        server = self._server = self._relay.spare(self)
-        if server is None:
-            return
+        if self._server is None:
+            server = self._relay.spare(self)
+            if server is None:
+                return
+            if not self._dial(server):
+                self.close(reset=True)
+                return
         self.state = CONNECTING
-        server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # (it was made as one that does not block)
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        code = _dial(server, self.packed, self.port)
-        if code and code != errno.EINPROGRESS:
-            self.close(reset=True)
-        else:
-            self._replay(registered=False)
+        self._replay(registered=False)
+
+    def _dial(self, server: SocketType) -> bool:
+        if not _dial(server, self.packed, self.port):
+            server.close()
+            return False
+        self._server, self._life = server, self._relay.spares.life
+        return True
+
+    def hang_up(self) -> None:
+        """The connection that was made ahead, if there is one, is to be made anew."""
+        if self.ahead and self._server is not None:
+            self._server.close()
+            self._server = None
+            self._relay.overtaken(self)
 
     def _replay(self, *, registered: bool) -> None:
-        server, loop = self._server, self._relay.loop
+        server, loop = self._server, self.loop
         assert server is not None
         try:
             self._head = self._head[server.send(self._head) :]
@@ -162,16 +193,10 @@ class Connection:
             loop.remove_writer(server.fileno())
         reader = self._reader
         if isinstance(reader, Requests):
-            self._relay_on(b"", b"", reader)
+            self._relay_on(b"", b"", reader, spoken=False)
         else:
             self.state = WORD
             loop.add_reader(server.fileno(), self._first_word)
-            self._spoken = True
-
-    def _pause(self) -> None:
-        """The client goes on before it is its turn (early data): what it says waits where it is."""
-        self._heard = False
-        self._relay.loop.remove_reader(self._client.fileno())
 
     def _first_word(self) -> None:
         """Whether the server wants another ClientHello; until that is known, nothing more of the client's goes on."""
@@ -197,32 +222,34 @@ class Connection:
             except Refused as refusal:
                 self.refuse(str(refusal))
                 return
-        self._relay_on(later, self._head, None if through is None or through.done else through)
+        self._relay_on(later, self._head, None if through is None or through.done else through, spoken=True)
 
-    def _relay_on(self, up: bytes, down: bytes, through: Requests | Again | None) -> None:
-        server, relay = self._server, self._relay
+    def _relay_on(self, up: bytes, down: bytes, through: Requests | Again | None, *, spoken: bool) -> None:
+        """`spoken`: the loop reads the server already."""
+        server, client = self._server, self._client
         assert server is not None
         self.state = RELAYED
         self._head = self._later = b""
         if through is None:
-            self._reader = Requests()  # the hello is needed no more
-        loop, pipes, ended, broke, client = relay.loop, relay.pipes, self._ended, self._broke, self._client
-        there = Lane(loop, pipes, client, server, up, through, ended, broke, reading=self._heard)
-        back = Lane(loop, pipes, server, client, down, None, ended, broke, reading=self._spoken)
+            self._reader = _DONE  # the hello is needed no more
+        there = Lane(self, client, server, up, through, reading=self._heard)
+        back = Lane(self, server, client, down, None, reading=spoken)
         self._lanes = (there, back)
-        back.begin()
-        if self.state == RELAYED:
+        if down or not spoken:
+            back.begin()
+        if self.state == RELAYED and (up or not self._heard):
             there.begin()
 
     # -- the end ---------------------------------------------------------------------------------------------------
-    def _ended(self, lane: Lane) -> None:
-        if all(one.done for one in self._lanes):
+    def ended(self, lane: Lane) -> None:
+        there, back = self._lanes
+        if there.done and back.done:
             self.close(reset=False)
         else:
             lane.close()
             lane.sink.shutdown(socket.SHUT_WR)
 
-    def _broke(self, error: Exception) -> None:
+    def broke(self, error: Exception) -> None:
         if isinstance(error, Refused):
             self.refuse(str(error))
         else:
@@ -242,21 +269,35 @@ class Connection:
         self._relay.refused(self.packed, self.port, name, reason)
 
     def close(self, *, reset: bool) -> None:
-        if self.state == GONE:
+        state, relay, client, server = self.state, self._relay, self._client, self._server
+        if state == GONE:
             return
-        self._relay.judged(self)
         self.state = GONE
+        relay.judged(self)
         for lane in self._lanes:
             lane.close(sockets_too=True)
-        for sock in (self._client, self._server):
-            if sock is not None:
-                self._relay.loop.forget(sock.fileno())
-                if reset:
-                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-                sock.close()
         self._lanes = ()
-        self._relay.forget(self)
+        self._end(client, reset=reset)
+        if server is not None:
+            fine = (state < CONNECTING or not reset) and relay.spares.take_back(
+                server, self.family, self._life, unused=state < CONNECTING
+            )
+            if fine:
+                self.loop.remove_reader(server.fileno())
+                self.loop.remove_writer(server.fileno())
+            else:
+                self._end(server, reset=reset)
+        relay.forget(self)
+
+    def _end(self, sock: SocketType, *, reset: bool) -> None:
+        self.loop.forget(sock.fileno())
+        if reset:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        sock.close()
 
     def check(self) -> messages.Message:
         """Asks whether it may go on."""
         return messages.Message(messages.CHECK, self.number, self.packed, self.port, (self.name, *self.chain))
+
+
+_DONE = Requests()  # in the place of a reader that is needed no more

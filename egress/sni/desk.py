@@ -62,7 +62,7 @@ class Desk:
         """The policy changed: connections that it forbids are to end."""
         self._post.send(Message(messages.RECHECK, 0))
 
-    def _hear(self, message: Message, strays: list[socket.socket]) -> None:
+    def _hear(self, message: Message, strays: list[socket.SocketType]) -> None:
         for stray in strays:
             stray.close()
         number, packed, port, texts = message.number, message.packed, message.port, message.texts

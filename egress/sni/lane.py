@@ -15,8 +15,7 @@ import os
 from policies.values import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
+    from socket import SocketType
     from typing import Protocol
 
     from egress.loop import Loop
@@ -27,6 +26,18 @@ if TYPE_CHECKING:
         done: bool  # nothing more has to be read
 
         def feed(self, data: bytes) -> bytes: ...
+
+    class Owner(Protocol):
+        """Whose lane it is."""
+
+        loop: Loop
+        pipes: Pipes
+
+        def ended(self, lane: Lane) -> None:
+            """All that the source said before its end is with the sink; has to `close` the lane."""
+
+        def broke(self, error: Exception) -> None:
+            """OSError of either end, Refused of what reads along."""
 
 
 CHUNK = 65_536  # octets in one go: what a pipe holds
@@ -56,24 +67,20 @@ class Pipes:
 
 
 class Lane:
-    """One direction. `ended` is called when all that the source said before its end is with the sink, and then has to
-    `close`; errors go to `broke`."""
+    """One direction."""
 
     __slots__ = (
-        "_broke", "_drained", "_ended", "_inside", "_last", "_loop", "_many", "_pipe", "_pipes", "_reading",
-        "_writing", "done", "head", "sink", "source", "through",
+        "_drained", "_inside", "_last", "_many", "_owner", "_pipe", "_reading", "_writing", "done", "head", "sink",
+        "source", "through",
     )  # fmt: skip
 
     def __init__(
         self,
-        loop: Loop,
-        pipes: Pipes,
-        source: socket.socket,
-        sink: socket.socket,
+        owner: Owner,
+        source: SocketType,
+        sink: SocketType,
         head: bytes,
         through: Through | None,
-        ended: Callable[[Lane], None],
-        broke: Callable[[Exception], None],
         *,
         reading: bool = False,
     ) -> None:
@@ -83,10 +90,7 @@ class Lane:
         self.head = head
         self.through = through
         self.done = False
-        self._loop = loop
-        self._pipes = pipes
-        self._ended = ended
-        self._broke = broke
+        self._owner = owner
         self._pipe: tuple[int, int] | None = None
         self._inside = 0  # octets in the pipe
         self._last = False  # the source has ended
@@ -94,7 +98,7 @@ class Lane:
         self._many = False  # the source has much to say
         self._reading, self._writing = reading, False
         if reading:
-            loop.add_reader(source.fileno(), self.pump)
+            owner.loop.add_reader(source.fileno(), self.pump)
 
     def begin(self) -> None:
         """Pass on what there is already."""
@@ -104,13 +108,37 @@ class Lane:
     def pump(self) -> None:
         """Move what can be moved."""
         self._drained = False
+        if self._writing or self._many or self.through is not None:
+            self._pump()
+            return
+        try:  # nothing is under way, and as a rule little comes and goes at once: two calls and no more
+            data = self.source.recv(FEW)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._owner.broke(error)
+            return
+        count = len(data)
+        self.head = data
+        if 0 < count < FEW:
+            try:
+                sent = self.sink.send(data)
+            except BlockingIOError:
+                sent = 0
+            except OSError as error:
+                self._owner.broke(error)
+                return
+            self.head = data[sent:]
+            if sent == count:
+                return
+        self._last, self._many, self._drained = not count, count == FEW, count < FEW
         self._pump()
 
     def _pump(self) -> None:
         try:
             self._move()
         except Exception as error:  # noqa: BLE001 - OSError of either end, Refused of what reads along
-            self._broke(error)
+            self._owner.broke(error)
 
     def _move(self) -> None:
         rounds = _ROUNDS
@@ -122,7 +150,7 @@ class Lane:
                 return
             if self._last:
                 self.done = True
-                self._ended(self)
+                self._owner.ended(self)
                 return
             if self._drained or not rounds:
                 break
@@ -145,7 +173,7 @@ class Lane:
     def _read(self) -> None:
         if self._many and self.through is None:
             if self._pipe is None:
-                self._pipe = self._pipes.take()
+                self._pipe = self._owner.pipes.take()
             count = self._inside = os.splice(self.source.fileno(), self._pipe[1], CHUNK, flags=_FLAGS)
             self._many = count >= FEW
         else:
@@ -165,19 +193,19 @@ class Lane:
         if reading is not self._reading:
             self._reading = reading
             if reading:
-                self._loop.add_reader(self.source.fileno(), self.pump)
+                self._owner.loop.add_reader(self.source.fileno(), self.pump)
             else:
-                self._loop.remove_reader(self.source.fileno())
+                self._owner.loop.remove_reader(self.source.fileno())
         if writing is not self._writing:
             self._writing = writing
             if writing:
-                self._loop.add_writer(self.sink.fileno(), self.pump)
+                self._owner.loop.add_writer(self.sink.fileno(), self.pump)
             else:
-                self._loop.remove_writer(self.sink.fileno())
+                self._owner.loop.remove_writer(self.sink.fileno())
 
     def _release(self) -> None:
         if self._pipe is not None:
-            self._pipes.give(self._pipe, empty=not self._inside)
+            self._owner.pipes.give(self._pipe, empty=not self._inside)
             self._pipe, self._inside = None, 0
 
     def close(self, *, sockets_too: bool = False) -> None:

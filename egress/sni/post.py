@@ -10,6 +10,7 @@ import array
 import os
 import socket
 from collections import deque
+from socket import SocketType
 
 from egress.sni.messages import LONGEST, decode
 from policies.values import TYPE_CHECKING
@@ -29,9 +30,7 @@ _DESCRIPTOR = array.array("i").itemsize
 class Post:
     """Sends and receives on the loop's thread."""
 
-    def __init__(
-        self, loop: Loop, channel: socket.socket, hear: Callable[[Message, list[socket.socket]], None]
-    ) -> None:
+    def __init__(self, loop: Loop, channel: socket.socket, hear: Callable[[Message, list[SocketType]], None]) -> None:
         self._loop = loop
         self._channel = channel
         self._hear = hear
@@ -91,5 +90,6 @@ class Post:
                 for number in numbers:
                     os.close(number)
                 continue
-            # The family is said, so that the kernel need not be asked for each of them.
-            self._hear(message, [socket.socket(message.port, socket.SOCK_STREAM, 0, number) for number in numbers])
+            # The family is said, so that the kernel need not be asked for each of them; none of them blocks.
+            kind = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
+            self._hear(message, [SocketType(message.port, kind, 0, number) for number in numbers])

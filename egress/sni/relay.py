@@ -22,16 +22,19 @@ from egress.sni import messages
 from egress.sni.connection import ASKED, RELAYED, STARVED, Connection
 from egress.sni.lane import Pipes
 from egress.sni.messages import Message
-from egress.sni.post import SOCKETS, Post
+from egress.sni.post import Post
+from egress.sni.spares import Spares, accept
 from policies.values import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from socket import SocketType
 
 CONNECTIONS = 1024  # at a time
 DESCRIPTORS = 6  # that one may need
 PATIENCE = 1.5  # seconds for a client to say its name, and for the verdict
 UNJUDGED = 8 << 20  # octets that may wait for verdicts in all
+AHEAD = 16  # servers that are connected to before the verdict, at a time
 ASKED_AT_ONCE = 32  # questions that the worker has at a time
 TOLD = 200  # refusals told in a second; more are counted
 BACKLOG = 512
@@ -63,8 +66,8 @@ class Relay:
         self._asked = 0
         self._unjudged = 0
         self._allowed: dict[tuple[bytes, int, str], tuple[float, tuple[str, ...]]] = {}  # until when, and CHECK's texts
-        self._sockets: dict[int, list[socket.socket]] = {socket.AF_INET: [], socket.AF_INET6: []}
-        self._needed: set[int] = set()  # families of which more are under way
+        self._ahead = 0
+        self.spares = Spares(self._need)
         self._starved: list[Connection] = []  # that wait for a socket
         self._times: deque[tuple[float, Connection]] = deque()  # by when their name has to be judged
         self._told = (0.0, 0)  # since when how many refusals were told
@@ -74,8 +77,8 @@ class Relay:
         for listener in listeners:
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # what is accepted inherits it
             listener.listen(BACKLOG)
-            self._listen(listener)
-            self._need(listener.family)
+            self._listen(listener.fileno(), int(listener.family))
+            self.spares.ask(int(listener.family))
         self.loop.call_later(_SWEEP, self._sweep)
 
     def run(self) -> int:
@@ -83,19 +86,18 @@ class Relay:
         return 0
 
     # -- coming in -------------------------------------------------------------------------------------------------
-    def _listen(self, listener: socket.socket) -> None:
-        self.loop.add_reader(listener.fileno(), lambda: self._accept(listener))
+    def _listen(self, listener: int, family: int) -> None:
+        self.loop.add_reader(listener, lambda: self._accept(listener, family))
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _accept(self, listener: int, family: int) -> None:
         try:
-            client, _ = listener.accept()
+            client = accept(listener, family)
         except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError:  # no descriptor, no memory: others may be done in a moment
-            self.loop.remove_reader(listener.fileno())
-            self.loop.call_later(_TICK, lambda: self._listen(listener))
+            self.loop.remove_reader(listener)
+            self.loop.call_later(_TICK, lambda: self._listen(listener, family))
             return
-        client.setblocking(False)
         wanted = _original(client)
         self._number += 1
         packed, port = wanted or (b"", 0)
@@ -109,7 +111,14 @@ class Relay:
             if not self._times:
                 self.loop.call_later(_TICK, self._tick)
             self._times.append((self.loop.now() + PATIENCE, one))
-            one.begin()
+            server = self.spares.take(one.family) if self._ahead < AHEAD else None
+            one.begin(server)
+            self._ahead += one.ahead
+
+    def overtaken(self, one: Connection) -> None:
+        """It is ahead of the verdict no more."""
+        self._ahead -= one.ahead
+        one.ahead = False
 
     def _tick(self) -> None:
         now, times = self.loop.now(), self._times
@@ -132,6 +141,7 @@ class Relay:
 
     def judged(self, one: Connection) -> None:
         """Nothing of it waits for a verdict any more."""
+        self.overtaken(one)
         self._unjudged -= one.unjudged
         one.unjudged = 0
 
@@ -153,9 +163,9 @@ class Relay:
             if one.state == ASKED:
                 self.ask(one)
 
-    def _hear(self, message: Message, came: list[socket.socket]) -> None:
+    def _hear(self, message: Message, came: list[SocketType]) -> None:
         kind = message.kind
-        if kind == messages.SPARE and message.port in self._sockets:
+        if kind == messages.SPARE and message.port in self.spares.some:
             self._supply(message.port, came)
             return
         for sock in came:
@@ -182,12 +192,10 @@ class Relay:
         self._allowed.clear()
         if new_worker:
             self._asked = 0
-            for family, some in self._sockets.items():  # their mark may be one of a ruleset that stands no more
-                while some:
-                    some.pop().close()
-                self._needed.discard(family)
-                self._need(family)
+            self.spares.renew()
         for one in list(self._connections.values()):
+            if new_worker:
+                one.hang_up()
             if one.state == ASKED and new_worker and one not in self._waiting:
                 self.ask(one)
             elif one.state > ASKED:
@@ -197,30 +205,23 @@ class Relay:
             self._answered()
 
     # -- sockets ---------------------------------------------------------------------------------------------------
-    def spare(self, one: Connection) -> socket.socket | None:
+    def spare(self, one: Connection) -> SocketType | None:
         """One that is not connected yet; None: there is none, and `one` gets it as soon as there is."""
-        family = socket.AF_INET if len(one.packed) == 4 else socket.AF_INET6
-        some = self._sockets[family]
-        found = some.pop() if some else None
-        if len(some) < SOCKETS // 2:
-            self._need(family)
+        found = self.spares.take(one.family)
         if found is None:
             self._starved.append(one)
         return found
 
     def _need(self, family: int) -> None:
-        if family not in self._needed:
-            self._needed.add(family)
-            self._post.send(Message(messages.NEED, 0, port=family))
+        self._post.send(Message(messages.NEED, 0, port=family))
 
-    def _supply(self, family: int, came: list[socket.socket]) -> None:
-        self._needed.discard(family)
-        self._sockets[family] += came
+    def _supply(self, family: int, came: list[SocketType]) -> None:
+        self.spares.supply(family, came)
         starved, self._starved = self._starved, []
         for one in starved:
             if one.state != STARVED:
                 continue
-            if came or len(one.packed) != (4 if family == socket.AF_INET else 16):
+            if came or one.family != family:
                 one.connect()
             else:
                 one.close(reset=True)  # the worker tells why
@@ -248,7 +249,7 @@ class Relay:
         return sum(one.state == RELAYED for one in self._connections.values())
 
 
-def _original(client: socket.socket) -> tuple[bytes, int] | None:
+def _original(client: SocketType) -> tuple[bytes, int] | None:
     """Where a redirected client wanted to; None for one that was not redirected, but came to our port itself."""
     try:
         if client.family == socket.AF_INET:

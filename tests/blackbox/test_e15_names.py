@@ -5,6 +5,7 @@ Beside each attempt stands the same one in a sandbox with the guard off: there i
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from lab.tls import TlsSites
 from tests.blackbox.hidden import EVIL, KINDS, ech, hidden
 from tests.blackbox.place import ALLOW_ALL, Place, allow, soon
 from tests.blackbox.speaker import speak, words
+from tests.blackbox.test_contract_dns import Hook
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,6 +96,54 @@ def test_e15_only_the_allowed_name_passes_on_a_shared_address(
     assert soon(lambda: denials(guarded, address, 443) == {denied: "default deny"}, 10), guarded.sidecar.log
     assert soon(lambda: denials(guarded, address, 80) == {denied: "default deny"}, 10), guarded.sidecar.log
     assert soon(lambda: counted(guarded) >= before + 2, 10)
+
+
+@FAMILIES
+def test_e15_before_the_verdict_the_server_hears_nothing_and_is_not_heard(guarded: Place, family: int) -> None:
+    """It is connected to while the client's name is waited for; here it speaks first. The control is the same with a
+    request for the allowed name."""
+    name = guarded.name()
+    address = guarded.host(family)
+    guarded.allow(name)
+    guarded.teach(address, name=name)
+    with guarded.lab.capture() as wire:
+        silent = guarded.lab.open(address, 80, timeout=10)
+        silent.sendall(b"GET / HTTP/1.1\r\nHost: " + name.encode() + b"\r\nX-Secret: half a request\r\n")
+        assert outcome(silent) == b""
+        assert not wire.packets(0.1, payload=b"half a request")
+        assert words(guarded.lab, [("http", address, name)]) == [name]
+        assert wire.arrived(payload=name.encode())
+
+
+def outcome(sock: socket.socket) -> bytes:
+    """All that comes until the end, whichever it is."""
+    heard = b""
+    try:
+        while data := sock.recv(65536):
+            heard += data
+    except ConnectionResetError:
+        pass
+    return heard
+
+
+def test_e15_a_denied_name_is_told_to_the_webhook(internet: Internet, tls: TlsSites) -> None:
+    """By the name that the client said, or by the address where it said none; what passes is not told."""
+    name, denied = Place.name(), Place.name("example.net")
+    with Place(internet, env={"SNI": "enforce", "DENY_WEBHOOK": "http://198.51.100.70:9191/"}) as place:
+        hook = Hook(place.lab, "198.51.100.70")
+        try:
+            address = shared(tls, 4, name, places=(place,))
+            tries = [("tls", address, name), ("tls", address, denied), ("http", address, name)]
+            assert words(place.lab, tries) == [name, "reset", name]
+            with place.lab.open(address, 443, timeout=10) as sock:
+                sock.sendall(b"SSH-2.0-x\r\n")
+                assert outcome(sock) == b""
+            assert soon(lambda: len(hook.heard) >= 2, 15), place.sidecar.log
+            told = [json.loads(body) for _, _, body in hook.heard]
+            assert sorted(one["hostname"] for one in told) == sorted([denied, address])
+            assert {one["source"] for one in told} == {"opensandbox-egress"}
+        finally:
+            hook.close()
 
 
 @FAMILIES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import struct
 import threading
@@ -77,28 +78,31 @@ class Ground:
         self.origin.settimeout(10)
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.listener.setblocking(False)
-        monkeypatch.setattr(connection, "_dial", lambda sock, *_: sock.connect_ex(self.worker.server))
+        monkeypatch.setattr(connection, "_dial", self._dial)
         monkeypatch.setattr(relay, "_original", lambda _: (b"\xc6\x33\x64\x0a", self.port))
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.errors: list[BaseException] = []
         self.relay = relay.Relay([self.listener], ours, passes_encrypted=False, report=self.errors.append)
         self.worker: Worker = Worker(theirs, self.origin.getsockname())
         self._ours = ours
-        self._open: list[socket.socket] = []
+        self.opened: list[socket.socket] = []
         self._thread = threading.Thread(target=self.relay.run, daemon=True)
         self._thread.start()
+
+    def _dial(self, sock: socket.SocketType, *_: object) -> bool:
+        return sock.connect_ex(self.worker.server) in (0, errno.EINPROGRESS)
 
     def client(self) -> socket.socket:
         """Connected, and not heard yet."""
         sock = socket.create_connection(self.listener.getsockname(), 10)
-        self._open.append(sock)
+        self.opened.append(sock)
         return sock
 
     def server(self) -> socket.socket:
         """The next connection that arrives at the origin."""
         sock, _ = self.origin.accept()
         sock.settimeout(10)
-        self._open.append(sock)
+        self.opened.append(sock)
         return sock
 
     def pair(self, say: bytes = b"") -> tuple[socket.socket, socket.socket]:
@@ -117,6 +121,10 @@ class Ground:
         """No connection is left."""
         return soon(lambda: not self.relay._connections)
 
+    def stocked(self) -> bool:
+        """It has sockets, so that the next server is connected to before the verdict."""
+        return soon(lambda: bool(self.relay.spares.some[socket.AF_INET]))
+
     def on_loop(self, work: Callable[[], Any]) -> Any:
         """What `work` returns, run by the relay's thread."""
         found: list[Any] = []
@@ -127,13 +135,12 @@ class Ground:
     def close(self) -> None:
         self.relay.loop.call_threadsafe(self.relay.loop.stop)
         self._thread.join(10)
-        for sock in (*self._open, self.origin, self.listener, self._ours, self.worker.channel):
+        for sock in (*self.opened, self.origin, self.listener, self._ours, self.worker.channel):
             sock.close()
         for one in list(self.relay._connections.values()):
             one.close(reset=True)
-        for some in self.relay._sockets.values():
-            for sock in some:
-                sock.close()
+        for family in self.relay.spares.some:
+            self.relay.spares.close(family)
         for pipe in self.relay.pipes._spare:
             self.relay.pipes.give(pipe, empty=False)
         self.relay.loop.close()
