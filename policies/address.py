@@ -49,15 +49,12 @@ def unmap(packed: bytes) -> bytes:
 
 def _parse4(text: str) -> bytes | None:
     """Four decimal numbers without leading zeros, else None."""
-    parts = text.split(".")
-    if len(parts) != 4:
+    try:
+        octets = bytes(map(int, text.split(".")))
+    except (ValueError, OverflowError):
         return None
-    octets = []
-    for part in parts:
-        if not (part.isascii() and part.isdigit()) or len(part) > 3 or (part[0] == "0" and part != "0"):
-            return None
-        octets.append(int(part))
-    return bytes(octets) if max(octets) < 256 else None
+    # What `int` takes besides, signs, spaces, other digits and leading zeros, is not what they are shown as.
+    return octets if len(octets) == 4 and format_address(octets) == text else None
 
 
 def _groups(text: str) -> list[int] | None:
@@ -136,7 +133,7 @@ def parse_network(text: str) -> Network:
         raise AddressError(
             f'/0 covers every address, yet host bits are set; write "{everything}" or "{format_address(packed)}"'
         )
-    return Network(clear(packed, length), length)
+    return Network._make((clear(packed, length), length))
 
 
 def clear(packed: bytes, length: int) -> bytes:

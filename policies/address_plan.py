@@ -19,7 +19,7 @@ from bisect import bisect_right
 
 from policies.firstmatch import UNDECIDED, Entry, Outcome, PortSpace
 from policies.model import Action
-from policies.special import MAPPED_PREFIX, SPECIAL_BLOCKS, embedded
+from policies.special import MAPPED_PREFIX, SPECIAL_BLOCKS, embedded_block
 from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -59,8 +59,11 @@ class _Family:
         self.outcomes: list[Outcome] = [UNDECIDED]
 
     def add(self, network: Network, entry: Entry) -> None:
-        first = int.from_bytes(network.packed, "big")
-        block = first, first | ((1 << (self.size * 8 - network.length)) - 1)
+        packed, length = network
+        first = int.from_bytes(packed, "big")
+        self.put((first, first | ((1 << (self.size * 8 - length)) - 1)), entry)
+
+    def put(self, block: Block, entry: Entry) -> None:
         own = self.blocks.get(block)
         if own is None:
             self.blocks[block] = [entry]
@@ -90,7 +93,7 @@ class _Family:
                 inherited = tuple(sorted(entry for frame in stack for entry in frame.own if entry.denies))
             outcome = space.settle(inherited, own)
             self._emit(first, outcome)
-            stack.append(_Frame(last, outcome, own))
+            stack.append(_Frame._make((last, outcome, own)))
         while len(stack) > 1:
             closed = stack.pop()
             if closed.last < top:
@@ -119,20 +122,26 @@ class AddressIndex:
 
     def __init__(self, rules: Sequence[Rule], space: PortSpace) -> None:
         self._space = space
+        self._plan: tuple[AddressRange, ...] | None = None
         self._families = {4: _Family(4), 16: _Family(16)}
         four, six = self._families[4], self._families[16]
+        deny = Action.DENY
         for index, rule in enumerate(rules):
             network = rule.network
             if network is None:
                 continue
-            entry = Entry(index, rule.action is Action.DENY, space.rule_mask(rule))
-            if len(network.packed) == 16:
+            denies = rule.action is deny
+            entry = Entry._make((index, denies, space.rule_mask(rule)))
+            packed, length = network
+            if len(packed) == 16:
                 six.add(network, entry)
                 continue
-            four.add(network, entry)
-            if entry.denies:
-                for form in embedded(network):
-                    six.add(form, entry)
+            first = int.from_bytes(packed, "big")
+            last = first | (1 << 32 - length) - 1
+            four.put((first, last), entry)
+            if denies:
+                for block in embedded_block(first, last):
+                    six.put(block, entry)
         # Numbered behind every rule: a rule inside the block comes first.
         closing = Entry(len(rules), True, space.full)
         for network in (*(block for block, _ in SPECIAL_BLOCKS), MAPPED_PREFIX):
@@ -149,9 +158,13 @@ class AddressIndex:
 
     def plan(self) -> tuple[AddressRange, ...]:
         """Disjoint ranges in order, IPv4 first; what is in none of them is left to the default."""
-        ports = self._space.ports
-        return tuple(
-            AddressRange(first.to_bytes(size, "big"), last.to_bytes(size, "big"), ports(deny), ports(allow))
-            for size, family in self._families.items()
-            for first, last, deny, allow in family.ranges()
-        )
+        if self._plan is None:
+            ports, make = self._space.ports, AddressRange._make
+            self._plan = tuple(
+                [
+                    make((first.to_bytes(size, "big"), last.to_bytes(size, "big"), ports(deny), ports(allow)))
+                    for size, family in self._families.items()
+                    for first, last, deny, allow in family.ranges()
+                ]
+            )
+        return self._plan

@@ -14,16 +14,17 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from policies.model import PolicyError
+from policies.model import Action, PolicyError
 from policies.ports import DOT_PORT, ECHO_NAMES, EVERYTHING, FULL, LAST_PORT, PortSet, Ranges
 from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from policies.model import Action, Rule
+    from policies.model import Rule
 
 
+_DENY = Action.DENY
 _CASES = 400_000
 _CASES_PER_RULE = 32
 
@@ -43,7 +44,7 @@ class PortSpace:
         self._size = len(self._starts)
         self._index = {start: index for index, start in enumerate(self._starts)}
         self._index[LAST_PORT + 1] = self._size
-        self._rules: dict[tuple[Action, Ranges, str], int] = {}
+        self._rules: dict[tuple[bool, Ranges, str], int] = {}
         self._sets: dict[int, PortSet] = {}
         self.everything = self._mask(EVERYTHING)
         self.full = self._mask(FULL)
@@ -62,7 +63,7 @@ class PortSpace:
 
     def rule_mask(self, rule: Rule) -> int:
         """The ports that a rule speaks about."""
-        key = (rule.action, rule.ports, rule.protocol)
+        key = (rule.action is _DENY, rule.ports, rule.protocol)  # an enum's member is dear to hash
         mask = self._rules.get(key)
         if mask is None:
             mask = self._rules[key] = self._mask(rule.covers())
@@ -136,12 +137,15 @@ class Outcome(NamedTuple):
 UNDECIDED = Outcome((), 0, 0)
 
 
-def settle(inherited: tuple[Entry, ...], own: Iterable[Entry]) -> Outcome:
+def settle(inherited: tuple[Entry, ...], own: Sequence[Entry]) -> Outcome:
     """First match by port over both lists, each in order.
 
     Entries that decide nothing are left out; they would decide nothing under any longer list that contains this
     one, so the outcome's entries can stand for the list when a narrower target adds its own rules.
     """
+    if not inherited and len(own) == 1 and own[0][2]:  # as nearly all targets have it
+        _, denies, mask = own[0]
+        return Outcome._make((tuple(own), mask, 0) if denies else (tuple(own), 0, mask))
     entries = [*inherited, *own]
     if inherited:
         entries.sort()
@@ -153,9 +157,9 @@ def settle(inherited: tuple[Entry, ...], own: Iterable[Entry]) -> Outcome:
         new = mask & undecided
         if new:
             undecided ^= new
-            kept.append(entry if new == mask else Entry(place, denies, new))
+            kept.append(entry if new == mask else Entry._make((place, denies, new)))
             if denies:
                 deny |= new
             else:
                 allow |= new
-    return Outcome(tuple(kept), deny, allow)
+    return Outcome._make((tuple(kept), deny, allow))

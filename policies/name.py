@@ -59,7 +59,7 @@ def parse_target(text: str) -> Target:
     """A name, `*.suffix`, `*`, address or prefix. ASCII space around it is trimmed. Raises TargetError."""
     text = text.strip(" ")
     if _PLAIN.fullmatch(text) and len(text) <= 253:  # the common case; says nothing that the rest wouldn't
-        return Target(text, "suffix" if text[0] == "*" else "name", None)
+        return Target._make((text, "suffix" if text[0] == "*" else "name", None))
     if not text:
         raise TargetError('empty; write a name such as "api.example.com"')
     if len(text) > _LONGEST_INPUT:
@@ -189,7 +189,7 @@ def _address(text: str) -> Target:
         network = parse_network(text)
     except AddressError as error:
         raise TargetError(str(error)) from None
-    return Target(str(network), "address", network)
+    return Target._make((str(network), "address", network))
 
 
 def _prefix(text: str) -> Target:
@@ -197,8 +197,8 @@ def _prefix(text: str) -> Target:
     if base.startswith("["):
         raise TargetError("an address in brackets; write a prefix without them, such as 2001:db8::/32")
     looks_like_address = ":" in base and not re.fullmatch(_HOST_PORT, base)
-    if looks_like_address or re.fullmatch(r"[0-9.]+", base, re.ASCII):
-        if re.fullmatch(r"[0-9]+:[0-9]+", rest, re.ASCII):
+    if looks_like_address or (base and not base.strip("0123456789.")):
+        if ":" in rest and re.fullmatch(r"[0-9]+:[0-9]+", rest, re.ASCII):
             length, _, port = rest.partition(":")
             raise TargetError(f'a port has no place here; write "{base}/{length}" and "ports": [{port}]')
         return _address(text)

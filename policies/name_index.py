@@ -41,8 +41,11 @@ class NameIndex:
         exact: dict[str, list[Entry]] = {}
         suffix: dict[str, list[Entry]] = {}
         anything: list[Entry] = []
+        deny = Action.DENY
         for index, rule in enumerate(rules):
-            entry = Entry(index, rule.action is Action.DENY, space.rule_mask(rule))
+            if rule.network is not None:
+                continue
+            entry = Entry._make((index, rule.action is deny, space.rule_mask(rule)))
             if rule.kind == "name":
                 exact.setdefault(rule.target, []).append(entry)
             elif rule.kind == "suffix":

@@ -33,6 +33,8 @@ _LONGEST_COMMENT = 200
 _RULE_KEYS = ("action", "target", "ports", "protocol", "comment")
 _SELECTOR_KEYS = ("target", "ports", "protocol")
 _POLICY_KEYS = ("defaultAction", "egress")
+_KNOWN: dict[tuple[str, ...], frozenset[str]]
+_KNOWN = {keys: frozenset(keys) for keys in (_RULE_KEYS, _SELECTOR_KEYS, _POLICY_KEYS)}
 
 
 class Selector(NamedTuple):
@@ -163,16 +165,24 @@ def _members(value: object, path: str, known: tuple[str, ...], what: str) -> dic
             _SELECTOR_KEYS: '"api.example.com" or {"target": "api.example.com", "ports": [443]}',
         }[known]
         fail_type(value, path, f"{what} such as {example}")
-    members: dict[str, object] = {}
-    for key, member in value.pairs:
+    members = dict(value.pairs)
+    if len(members) < len(value.pairs) or not _KNOWN[known].issuperset(members):
+        _fail_keys(value.pairs, path, known, what)
+    return {key: member for key, member in members.items() if member is not None}
+
+
+def _fail_keys(pairs: list[tuple[str, object]], path: str, known: tuple[str, ...], what: str) -> NoReturn:
+    """Raises PolicyError for the first key that is unknown or stands there twice."""
+    seen = set()
+    for key, _ in pairs:
         if key not in known:
             near = next((name for name in known if _near(name, key)), None)
             advice = f'write "{near}"' if near else f"{what} has {', '.join(known)}"
             raise PolicyError(path + _step(key), f"unknown key {show(key)}; {advice}")
-        if key in members:
+        if key in seen:
             raise PolicyError(f"{path}.{key}", "the key stands there twice; write it once")
-        members[key] = member
-    return {key: member for key, member in members.items() if member is not None}
+        seen.add(key)
+    raise AssertionError("unreachable")
 
 
 def _step(key: str) -> str:
@@ -211,17 +221,13 @@ def _rule(value: object, path: str, origin: str) -> Rule:
     if "action" not in members:
         raise PolicyError(path, '"action" is missing; write "allow" or "deny"')
     action = _action(members["action"], f"{path}.action")
-    target = _member_target(members, path)
-    return Rule(
-        action,
-        target.text,
-        target.kind,
-        target.network,
-        _ports(members.get("ports"), f"{path}.ports"),
-        _protocol(members.get("protocol"), f"{path}.protocol"),
-        _comment(members.get("comment"), f"{path}.comment"),
-        origin,
-    )
+    text, kind, network = _member_target(members, path)
+    if len(members) == 2:  # as nearly all of them are
+        return Rule._make((action, text, kind, network, (), "", "", origin))
+    ports = _ports(members.get("ports"), f"{path}.ports")
+    protocol = _protocol(members.get("protocol"), f"{path}.protocol")
+    comment = _comment(members.get("comment"), f"{path}.comment")
+    return Rule._make((action, text, kind, network, ports, protocol, comment, origin))
 
 
 def _selector(value: object, path: str) -> Selector:

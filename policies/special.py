@@ -97,6 +97,17 @@ def embedded(network: Network) -> tuple[Network, Network]:
     )
 
 
+def embedded_block(first: int, last: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """The same for IPv4 addresses from `first` to `last`, in numbers."""
+    return (
+        (_NAT64_FIRST | first, _NAT64_FIRST | last),
+        (_SIXTOFOUR_FIRST | first << 80, _SIXTOFOUR_FIRST | last << 80 | (1 << 80) - 1),
+    )
+
+
+_NAT64_FIRST, _SIXTOFOUR_FIRST = NAT64.first, SIXTOFOUR.first
+
+
 def inside(packed: bytes) -> bytes | None:
     """The IPv4 address that a NAT64 or 6to4 address leads to, or None."""
     if len(packed) == 16:
