@@ -7,6 +7,7 @@ and rendered in one place.
 from __future__ import annotations
 
 import json
+import re
 from http import HTTPStatus
 
 SOURCE_HEADER = b"Sallyport-Error"
@@ -50,14 +51,14 @@ class Refusal(Exception):
     def render(
         self, *, accept: bytes = b"", head_only: bool = False, keep_alive: bool = True, detail: bool = False
     ) -> bytes:
-        """The whole response. JSON, or plain text where `accept` (the request's Accept) asks for text and not for JSON.
+        """The whole response. JSON, or plain text where `accept` (the request's Accept) would rather have text.
 
         head_only: for HEAD, the body is left out. keep_alive: the client's connection may go on, unless `close`.
         detail: the shape of agent-sandbox's router, `{"detail": …}`.
         """
         if detail:
             kind, body = b"application/json", json.dumps({"detail": self.message})
-        elif b"text/" in accept and b"json" not in accept:
+        elif _wants_text(accept):
             kind, body = b"text/plain; charset=utf-8", self.message + "\n"
         else:
             kind = b"application/json"
@@ -78,3 +79,28 @@ class Refusal(Exception):
         if self.close or not keep_alive:
             head += b"Connection: close\r\n"
         return head + b"\r\n" + (b"" if head_only else payload)
+
+
+_WEIGHT = re.compile(rb"q[ \t]*=[ \t]*([01](?:\.[0-9]{0,3})?)").fullmatch
+
+
+def _wants_text(accept: bytes) -> bool:
+    """Does an Accept field ask for text rather than for JSON (RFC 9110 section 12.5.1)? Who asks for neither gets JSON,
+    and so does who wants both as much and names both; a name counts for more than a wildcard that covers it."""
+    low = accept.lower()
+    if b"text/" not in low:
+        return False
+    text = json_named = -1.0
+    wildcard = 0.0
+    for part in low.split(b","):
+        kind, *parameters = (piece.strip(b" \t") for piece in part.split(b";"))
+        weight = next((float(found[1]) for piece in parameters if (found := _WEIGHT(piece))), 1.0)
+        if kind.startswith(b"text/"):
+            text = max(text, weight)
+        elif kind.endswith((b"/json", b"+json")):
+            json_named = max(json_named, weight)
+        elif kind in (b"application/*", b"*/*"):
+            wildcard = max(wildcard, weight)
+    if text <= 0:
+        return False
+    return text > json_named if json_named >= 0 else text >= wildcard

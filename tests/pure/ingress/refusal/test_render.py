@@ -56,6 +56,15 @@ def test_json_with_the_cause_the_words_and_the_sandbox() -> None:
         (b"text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", b"text/plain; charset=utf-8"),
         (b"text/plain", b"text/plain; charset=utf-8"),
         (b"text/*", b"text/plain; charset=utf-8"),
+        (b"TEXT/Plain", b"text/plain; charset=utf-8"),
+        (b"text/plain, application/json;q=0.5", b"text/plain; charset=utf-8"),
+        (b"application/json; q=0, text/plain;q=0.1", b"text/plain; charset=utf-8"),
+        (b"text/html, */*", b"text/plain; charset=utf-8"),
+        (b"text/html;level=1;q=0.4, */*;q=0.3", b"text/plain; charset=utf-8"),
+        (b"application/json, text/plain;q=0.9", b"application/json"),
+        (b"text/plain;q=0", b"application/json"),
+        (b"text/html;q=0.1, */*", b"application/json"),
+        (b"Application/JSON, TEXT/plain", b"application/json"),
     ],
 )
 def test_json_or_text_as_accepted(accept: bytes, kind: bytes) -> None:
