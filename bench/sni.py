@@ -3,8 +3,9 @@
     make bench-sni, or: python -m bench.sni [rounds] [--write]
 
 Two sandboxes on one machine and one internet, the one guarded by name, the other by address alone. A connection is a
-full handshake and a request of one line, answered by one line; server and clients are Python's ssl over OpenSSL. A
-round is some seconds of each, one right after the other; what is told are the medians of the rounds, and of the
+full handshake and a request of one line, answered by one line; server and clients are Python's ssl over OpenSSL.
+Clients verify the server's certificate, as honest ones do, or don't look at it, which leaves the guard a larger share.
+A round is some seconds of each, one right after the other; what is told are the medians of the rounds, and of the
 quotients of each round's two figures. On a machine that others use, processor time is what to believe.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import statistics
@@ -32,12 +34,13 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "sni.md"
 
 _CLIENTS = r"""
 import json, os, socket, ssl, sys, time
-address, name, clients, seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+address, name, clients, seconds, authority = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), sys.argv[5]
 
 def run(pipe):
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
+    context = ssl.create_default_context(cafile=authority or None)
+    if not authority:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
     took, end = [], time.monotonic() + seconds
     while time.monotonic() < end:
         begun = time.monotonic()
@@ -68,11 +71,20 @@ class Round(NamedTuple):
     work: float  # seconds of processor time for one: clients, server and sidecar
 
 
-def measure(place: Place, tls: TlsSites, address: str, name: str, clients: int) -> Round:
+class Kind(NamedTuple):
+    """A row of the table."""
+
+    key: str
+    verified: bool  # clients look at the certificate
+    clients: int
+
+
+def measure(place: Place, tls: TlsSites, address: str, name: str, kind: Kind) -> Round:
     """One round in this sandbox."""
+    authority = tls.authority if kind.verified else ""
     pids = [tls.pid, place.sidecar.worker_pid, *relays(place)]
     before = sum(map(used, pids)) + children()
-    done = place.lab.python(_CLIENTS, address, name, str(clients), str(SECONDS), timeout=120)
+    done = place.lab.python(_CLIENTS, address, name, str(kind.clients), str(SECONDS), authority, timeout=120)
     assert done.returncode == 0, done.stderr
     took = json.loads(done.stdout)
     work = sum(map(used, pids)) + children() - before
@@ -97,21 +109,21 @@ def children() -> float:
     return times.children_user + times.children_system
 
 
-def lines(found: dict[tuple[str, int], list[tuple[Round, Round]]]) -> list[str]:
+def lines(found: dict[Kind, list[tuple[Round, Round]]]) -> list[str]:
     """A table's."""
     table = [
-        "| key | clients | a second, off | on | lost | one connection, off | on | processor, off | on | more |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| key | verified | clients | a second, off | on | lost | one takes, off | on | processor, off | on | more |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for (key, clients), rounds in found.items():
+    for (key, verified, clients), rounds in sorted(found.items()):
         off, on = (statistics.median(pair[which].rate for pair in rounds) for which in (0, 1))
         lost = statistics.median(1 - pair[1].rate / pair[0].rate for pair in rounds)
         times = [1000 * statistics.median(pair[which].median for pair in rounds) for which in (0, 1)]
         work = [1000 * statistics.median(pair[which].work for pair in rounds) for which in (0, 1)]
         more = statistics.median(pair[1].work / pair[0].work - 1 for pair in rounds)
         table.append(
-            f"| {key} | {clients} | {off:.0f} | {on:.0f} | {lost:.0%} | {times[0]:.2f} ms | {times[1]:.2f} ms "
-            f"| {work[0]:.2f} ms | {work[1]:.2f} ms | {more:.0%} |"
+            f"| {key} | {'yes' if verified else 'no'} | {clients} | {off:.0f} | {on:.0f} | {lost:.0%} "
+            f"| {times[0]:.2f} ms | {times[1]:.2f} ms | {work[0]:.2f} ms | {work[1]:.2f} ms | {more:.0%} |"
         )
     return table
 
@@ -122,7 +134,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--write", action="store_true", help="write the table into docs/sni.md")
     arguments = parser.parse_args(argv)
     name = "api.example.com"
-    found: dict[tuple[str, int], list[tuple[Round, Round]]] = {}
+    found: dict[Kind, list[tuple[Round, Round]]] = {}
     with (
         Internet() as internet,
         Place(internet, policy=allow(name)) as off,
@@ -132,14 +144,14 @@ def main(argv: Sequence[str]) -> int:
         for place in (off, on):
             place.teach(address, name=name)
         for key in ("P-256", "RSA 2048"):
-            with TlsSites(internet.namespace, rsa=key != "P-256") as tls:
+            with TlsSites(internet.namespace, rsa=key != "P-256", name=name) as tls:
                 tls.add(address)
-                for number in range(arguments.rounds):
-                    for clients in (1, 4):
-                        order = (off, on) if number % 2 else (on, off)
-                        pair = {place: measure(place, tls, address, name, clients) for place in order}
-                        found.setdefault((key, clients), []).append((pair[off], pair[on]))
-                        print(f"{key} {number + 1} {clients} off {pair[off]} on {pair[on]}", file=sys.stderr)
+                for number, verified, clients in itertools.product(range(arguments.rounds), (True, False), (1, 4)):
+                    kind = Kind(key, verified, clients)
+                    order = (off, on) if number % 2 else (on, off)
+                    pair = {place: measure(place, tls, address, name, kind) for place in order}
+                    found.setdefault(kind, []).append((pair[off], pair[on]))
+                    print(f"{number + 1} {kind} off {pair[off]} on {pair[on]}", file=sys.stderr)
     text = "\n".join(lines(found))
     print(text)
     if arguments.write:

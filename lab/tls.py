@@ -20,19 +20,36 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 
 class TlsSites:
-    """A context manager; `add` gives it addresses. The certificate is self-signed, its key P-256 or RSA of 2048 bits.
-    One at a time in a namespace."""
+    """A context manager; `add` gives it addresses. The certificate is for `name`, from an authority of its own, whose
+    certificate is the file `authority`. Keys are P-256, or RSA of 2048 bits. One at a time in a namespace."""
 
-    def __init__(self, namespace: Namespace, *, rsa: bool = False) -> None:
+    def __init__(self, namespace: Namespace, *, rsa: bool = False, name: str = "lab.example.com") -> None:
         self._namespace = namespace
         self._key = ["rsa:2048"] if rsa else ["ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+        self._name = name
         self._folder = tempfile.TemporaryDirectory(prefix="sallyport-tls-")
+        folder = Path(self._folder.name)
+        self.certificate, self.authority = str(folder / "pem"), str(folder / "authority")
+
+    def _make(self, subject: str, extensions: list[str], *more: str) -> bytes:
+        """A certificate, and what else is told on standard output."""
+        config = Path(self._folder.name, "config")
+        config.write_text("[req]\ndistinguished_name = dn\n[dn]\n")
+        argv = ["openssl", "req", "-config", str(config), "-x509", "-nodes", "-days", "2", "-subj", f"/CN={subject}"]
+        argv += [word for extension in extensions for word in ("-addext", extension)]
+        argv += ["-newkey", *self._key, *more]
+        return subprocess.run(argv, capture_output=True, check=True).stdout
+
+    def _certify(self) -> None:
+        key = os.path.join(self._folder.name, "key")
+        powers = ["basicConstraints=critical,CA:TRUE", "keyUsage=critical,keyCertSign"]
+        self._make("authority", powers, "-keyout", key, "-out", self.authority)
+        signed = "-keyout", "-", "-CA", self.authority, "-CAkey", key
+        names = ["basicConstraints=critical,CA:FALSE", f"subjectAltName=DNS:{self._name}"]
+        Path(self.certificate).write_bytes(self._make("server", names, *signed))
 
     def __enter__(self) -> Self:
-        self.certificate = os.path.join(self._folder.name, "pem")
-        argv = ["openssl", "req", "-x509", "-nodes", "-days", "2", "-subj", "/CN=lab", "-keyout", "-", "-newkey"]
-        argv += self._key
-        Path(self.certificate).write_bytes(subprocess.run(argv, capture_output=True, check=True).stdout)
+        self._certify()
         self._process = self._namespace.popen(
             [sys.executable, "-m", "lab.tls_server", self.certificate, f"{_PORT}=", f"{_OTHER}=secp384r1"],
             env={**os.environ, "PYTHONPATH": str(_ROOT)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
