@@ -6,7 +6,7 @@ all. What has to be decided about such a head was decided at the first of them.
 
 from __future__ import annotations
 
-from ingress.http1.head import Fields, ResponseHead, check_response, content_length
+from ingress.http1.head import Fields, ResponseHead, content_length
 from ingress.http1.headers import ANSWER_FIXED, Recipe, answer_dropped
 
 _BODYLESS = (204, 304)
@@ -37,18 +37,17 @@ class Answer:
     def remember(cls, raw: bytes, out: bytes, head: ResponseHead, length: int, keep: bool) -> Answer:
         """Of a head that was read and rendered. It must hold none of the fields that path mode rewrites."""
         start, end = out.find(b"\r\n"), b"Transfer-Encoding: chunked\r\n\r\n" if length < 0 else b"\r\n"
-        recipe = Recipe(answer_dropped(head), [out[:start]], end)
+        recipe = Recipe(head.fields, answer_dropped(head), [out[:start]], end)
         return cls(raw, out, head.status, length, keep, raw[: raw.find(b"\r\n")], head.fields, recipe)
 
     def similar(self, raw: bytes) -> Answer | None:
-        """The same for the next head; None where that has to be read as a whole. BadHead as `read_response`."""
+        """The same for the next head; None where that has to be read as a whole."""
         line_end = raw.find(b"\r\n")
         if raw[:line_end] != self._line:
             return None
         fields = self._fields.followed_by(raw[line_end + 2 : -4].split(b"\r\n"), ANSWER_FIXED)
         if fields is None:
             return None
-        check_response(raw)
         length = self.length
         if length >= 0 and self.status not in _BODYLESS:
             length = content_length(fields)

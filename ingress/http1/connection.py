@@ -14,7 +14,7 @@ import time
 from socket import SO_LINGER, SOL_SOCKET
 from typing import TYPE_CHECKING, cast
 
-from ingress.http1.head import BadHead, RequestHead, read_request, read_similar, request_line
+from ingress.http1.head import BadHead, RequestHead, read_again, read_request, read_similar
 from ingress.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 IDLE, BODY, ANSWER, WAITING, LINGER, GONE = range(6)
 """Between requests, or in a head; a request's body; its answer; for a sandbox to be ready; to be closed; closed."""
 
-_KNOWN = frozenset((b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS"))
-_TARGET = re.compile(rb"/[\x21-\x7e]*").fullmatch
 _OPENING = re.compile(rb"(?:\r\n)*[A-Z-]{1,20}(?: |$)|(?:\r\n)*\r?$").match
 """What the first octets of a request look like; anything else needs no waiting for."""
 _EMPTY_LINES = re.compile(rb"\A(?:\r\n)++").sub
@@ -176,17 +174,9 @@ class Connection(asyncio.Protocol):
         section = raw[cut:]
         head = None
         if last.endswith(section) and last.find(b"\r\n") == len(last) - len(section):
-            head = self._known(raw[:cut])
+            head = read_again(raw[:cut], self._last)
         self._last = head or self._read(raw)
         self._raw = raw
-
-    def _known(self, line: bytes) -> RequestHead | None:
-        """The head whose header section is the last one's; None where llhttp should look at the request line."""
-        method, target, version = request_line(line)
-        last = self._last
-        if method not in _KNOWN or version != last.version or _TARGET(target) is None:
-            return None
-        return RequestHead(method, target, version, last.fields, last.length, last.keep)
 
     def _read(self, raw: bytes) -> RequestHead:
         if self._raw:

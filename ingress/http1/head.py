@@ -39,43 +39,47 @@ class Fields:
     keep that in `memo`, under a key of its own, and find it at the next request.
     """
 
-    __slots__ = ("_last", "lines", "memo", "names")
+    __slots__ = ("_at", "lines", "made", "memo", "names")
 
     def __init__(self, lines: list[bytes]) -> None:
         """lines: as they came, checked (each a name, a colon and a value), without their line ends."""
         self.lines = lines
         self.names = [line.partition(b":")[0].lower() for line in lines]
         """The name of each line, in lower case."""
-        self._last = dict(zip(self.names, lines, strict=True))
+        self._at = {name: at for at, name in enumerate(self.names)}
         self.memo: dict[str, Any] = {}
+        self.made: tuple[bytes, bytes, bytes, int] | None = None
+        """What was made of these very lines; see `request_head`. The next section has one of its own."""
 
     def followed_by(self, lines: list[bytes], fixed: frozenset[bytes]) -> Fields | None:
         """The next section of the same connection, where it has the same fields in the same order and those of a name
-        in `fixed` unchanged; else None. What was derived from fixed fields, all of `memo` but `lines`, holds for it."""
+        in `fixed` unchanged; else None. What was derived from fixed fields, all of `memo`, holds for it and is shared.
+
+        A changed line is read here, as strictly as llhttp would; framing fields but Content-Length have to be fixed.
+        """
         before = self.lines
         if len(lines) != len(before):
             return None
         names = self.names
-        last = self._last
         for at, line in enumerate(lines):
             if line != before[at]:
                 name = names[at]
-                if name in fixed or line[: len(name) + 1].lower() != name + b":":
+                start = len(name) + 1
+                if name in fixed or line[:start].lower() != name + b":":
                     return None
-                if last is self._last:
-                    last = last.copy()
-                last[name] = line
+                if (_LENGTH if name == b"content-length" else _VALUE)(line, start) is None:
+                    return None
         after = Fields.__new__(Fields)
         after.lines = lines
         after.names = names
-        after._last = last
-        after.memo = self.memo.copy()
-        after.memo.pop("lines", None)
+        after._at = self._at
+        after.memo = self.memo
+        after.made = None
         return after
 
     def __contains__(self, name: bytes) -> bool:
         """Is there a field of this name (lower case)?"""
-        return name in self._last
+        return name in self._at
 
     def get(self, name: bytes) -> bytes | None:
         """The value of a field that counts once; of several the first. `name` in lower case."""
@@ -84,17 +88,17 @@ class Fields:
 
     def all(self, name: bytes) -> list[bytes]:
         """Every value of a field, in order, without surrounding white space; `name` in lower case."""
-        line = self._last.get(name)
-        if line is None:
+        at = self._at.get(name)
+        if at is None:
             return []
-        if len(self._last) == len(self.lines):
-            return [line[len(name) + 1 :].strip(b" \t")]
+        if len(self._at) == len(self.lines):
+            return [self.lines[at][len(name) + 1 :].strip(b" \t")]
         pairs = zip(self.names, self.lines, strict=True)
         return [line[len(name) + 1 :].strip(b" \t") for known, line in pairs if known == name]
 
     def tokens(self, name: bytes) -> list[bytes]:
         """The members of a comma-separated field in lower case, empty ones left out (RFC 9110 section 5.6.1)."""
-        if name not in self._last:
+        if name not in self._at:
             return []
         found = self.all(name)
         if len(found) == 1 and b"," not in found[0]:
@@ -150,21 +154,35 @@ class ResponseHead:
 _VERSIONS = {b"HTTP/1.1": 11, b"HTTP/1.0": 10}
 
 
+def read_again(line: bytes, before: RequestHead) -> RequestHead | None:
+    """The head with this request line whose header section is that of `before`; None where llhttp should look at it."""
+    match = _PLAIN(line)
+    if match is None or _VERSIONS[match[3]] != before.version:
+        return None
+    return RequestHead(match[1], match[2], before.version, before.fields, before.length, before.keep)
+
+
 def read_similar(raw: bytes, before: RequestHead, fixed: frozenset[bytes]) -> RequestHead | None:
     """`read_request` for a connection that has sent `before`: None where the heads differ in more than `followed_by`
-    allows. Content-Length may differ, the other framing fields have to be fixed. BadHead as ever."""
+    allows, or llhttp should look. Content-Length may differ, the other framing fields have to be fixed."""
     line_end = raw.find(b"\r\n")
+    match = _PLAIN(raw, 0, line_end)
+    if match is None or _VERSIONS[match[3]] != before.version:
+        return None
     fields = before.fields.followed_by(raw[line_end + 2 : -4].split(b"\r\n"), fixed)
     if fields is None:
         return None
-    method, target, version = request_line(raw[:line_end])
-    if version != before.version or method == b"CONNECT":
-        return None
-    _check(HttpRequestParser, raw)
     length = before.length
     if length != CHUNKED and b"content-length" in fields:
         length = content_length(fields)
-    return RequestHead(method, target, version, fields, length, before.keep)
+    return RequestHead(match[1], match[2], before.version, fields, length, before.keep)
+
+
+_PLAIN = re.compile(rb"(GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS) (/[\x21-\x7e]*) (HTTP/1\.[01])").fullmatch
+"""A request line that can't be read in two ways."""
+_VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*").fullmatch
+_LENGTH = re.compile(rb" *[0-9]{1,18}").fullmatch
+"""What may follow a field's colon (RFC 9110 section 5.5), and Content-Length's."""
 
 
 def read_request(raw: bytes) -> RequestHead:
@@ -244,11 +262,6 @@ def _fields(raw: bytes, line_end: int) -> Fields:
     """llhttp has read every line, strictly: between two line ends stands one field, and nothing else."""
     section = raw[line_end + 2 : -4]
     return Fields(section.split(b"\r\n") if section else [])
-
-
-def check_response(raw: bytes) -> None:
-    """Have llhttp read a response's head; BadHead where it doesn't like it."""
-    _check(HttpResponseParser, raw)
 
 
 def _check(parser: type[Any], raw: bytes) -> None:

@@ -9,6 +9,7 @@ Sources: RFC 9110 sections 7.6.1 and 7.8, RFC 9112 section 6, RFC 7239.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import compress
 
 from ingress.http1.head import CHUNKED, Fields, ResponseHead
 from ingress.refusal import SOURCE_HEADER
@@ -74,23 +75,23 @@ class Outside:
 
 
 class Recipe:
-    """How a header section becomes the one for the sandbox; it holds for every section that `Fields.followed_by` links.
+    """How a header section becomes the one for the other side; it holds for every section that `Fields.followed_by`
+    links.
 
-    dropped: the names (lower case) whose lines end here. before and after: what the gateway writes itself.
+    fields: the first of them. dropped: the names (lower case) whose lines end here. before and after: what the gateway
+    writes itself.
     """
 
-    __slots__ = ("after", "before", "dropped")
+    __slots__ = ("_after", "_before", "_kept")
 
-    def __init__(self, dropped: frozenset[bytes], before: list[bytes], after: bytes) -> None:
-        self.dropped = dropped
-        self.before = before
-        self.after = after
+    def __init__(self, fields: Fields, dropped: frozenset[bytes], before: list[bytes], after: bytes) -> None:
+        self._kept = [name not in dropped for name in fields.names]
+        self._before = before
+        self._after = after
 
     def apply(self, fields: Fields) -> bytes:
-        """The header lines for the sandbox, without the body's framing and without the empty line."""
-        dropped = self.dropped
-        pairs = zip(fields.lines, fields.names, strict=True)
-        return b"\r\n".join([*self.before, *[line for line, name in pairs if name not in dropped], self.after])
+        """The header lines for the other side, without the empty line and, for a sandbox, the body's framing."""
+        return b"\r\n".join([*self._before, *compress(fields.lines, self._kept), self._after])
 
 
 def request_recipe(
@@ -125,7 +126,7 @@ def request_recipe(
         before += _origin(fields, authority)
         dropped = dropped | {b"origin"}
     upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\n" if websocket else b""
-    return Recipe(dropped, before, upgrade + _forwarded(fields, outside, trusted, prefix))
+    return Recipe(fields, dropped, before, upgrade + _forwarded(fields, outside, trusted, prefix))
 
 
 def _is_alias(low: bytes, stripped: frozenset[bytes]) -> bool:

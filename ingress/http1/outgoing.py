@@ -15,31 +15,38 @@ if TYPE_CHECKING:
 
 
 def request_head(head: RequestHead, admission: Admission, outside: Outside, endpoint: Endpoint) -> bytes:
-    """The head, whole. Its fields are kept with the header section that they were made from."""
+    """The head, whole. What it was made by is kept with the header section that it was made from, and so is it."""
     fields = head.fields
-    memo = fields.memo
-    known = memo.get("request")
+    target = admission.target
+    known = fields.memo.get("request")
     if known is not None and known[0] is outside and known[1] == admission.prefix and known[2] == admission.authority:
-        lines = memo.get("lines")
-        if lines is None:
-            lines = memo["lines"] = known[3].apply(fields)
+        made = fields.made
+        if made is not None:
+            if made[1] == target and made[0] == head.method:
+                return made[2]
+            rest = made[2][made[3] :]
+        else:
+            rest = known[3].apply(fields) + _framing(head)
     else:
         core = endpoint.core
         upgrade = b"upgrade" in fields
         websocket = upgrade and wants_websocket(head)
         shown = admission.authority or core.upstream_host or fields.get(b"host") or endpoint.authority()
         recipe = request_recipe(fields, outside, core.stripped, shown, admission.prefix, websocket, admission.jar)
-        lines = memo["lines"] = recipe.apply(fields)
+        rest = recipe.apply(fields) + _framing(head)
         # What an upgrade becomes depends on the method too, which the section does not tell.
-        memo["request"] = None if upgrade else (outside, admission.prefix, admission.authority, recipe)
+        fields.memo["request"] = None if upgrade else (outside, admission.prefix, admission.authority, recipe)
+    request = b"%b %b HTTP/1.1\r\n%b" % (head.method, target, rest)
+    fields.made = (head.method, target, request, len(request) - len(rest))
+    return request
+
+
+def _framing(head: RequestHead) -> bytes:
+    """The body's framing, and the empty line."""
     length = head.length
     if length == 0:
-        framing = b"Content-Length: 0\r\n\r\n" if b"content-length" in fields else b"\r\n"
-    elif length == CHUNKED:
-        framing = b"Transfer-Encoding: chunked\r\n\r\n"
-    else:
-        framing = b"Content-Length: %d\r\n\r\n" % length
-    return b"%b %b HTTP/1.1\r\n%b%b" % (head.method, admission.target, lines, framing)
+        return b"Content-Length: 0\r\n\r\n" if b"content-length" in head.fields else b"\r\n"
+    return b"Transfer-Encoding: chunked\r\n\r\n" if length == CHUNKED else b"Content-Length: %d\r\n\r\n" % length
 
 
 def wants_websocket(head: RequestHead) -> bool:

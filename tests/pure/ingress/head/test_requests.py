@@ -13,6 +13,7 @@ from ingress.http1.head import (
     Fields,
     RequestHead,
     body_length,
+    read_again,
     read_request,
     read_similar,
     request_line,
@@ -353,6 +354,40 @@ def test_i1_a_head_like_the_last_one_is_read_as_if_it_were_the_first(raws: list[
             for name in read.fields.names:
                 assert similar.fields.all(name) == read.fields.all(name)
         last = read
+
+
+@pytest.mark.parametrize("name", [b"X-One", b"Content-Length"])
+def test_i1_a_changed_line_is_read_as_strictly_as_the_first(name: bytes) -> None:
+    """Every octet at every place of a value: where it is taken without llhttp, llhttp takes it, to the same length."""
+    last = read_request(b"PUT / HTTP/1.1\r\nHost: a\r\n%b: 1\r\nX-Two: 2\r\n\r\n" % name)
+    taken = 0
+    for octet in range(256):
+        for value in (b" %c7", b" 7%c", b" 7%c7", b"%c7", b" 7%c ", b" %c"):
+            raw = b"PUT /b HTTP/1.1\r\nHost: a\r\n%b:%b\r\nX-Two: 2\r\n\r\n" % (name, value % octet)
+            try:
+                similar = read_similar(raw, last, FIXED)
+            except BadHead:
+                continue
+            if similar is not None:
+                taken += 1
+                read = read_request(raw)
+                assert (similar.length, similar.fields.items) == (read.length, read.fields.items), raw
+    assert taken > (1000 if name == b"X-One" else 50)
+
+
+@pytest.mark.parametrize(
+    "line", [b"GET /%c HTTP/1.1", b"GET %c/ HTTP/1.1", b"%cGET / HTTP/1.1", b"GET / HTTP/1.%c", b"GET / HTTP/1.1%c"]
+)
+def test_i1_a_request_line_above_a_known_section_is_read_as_strictly(line: bytes) -> None:
+    last = read_request(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    taken = 0
+    for octet in range(256):
+        again = read_again(line % octet, last)
+        if again is not None:
+            taken += 1
+            read = read_request(line % octet + b"\r\nHost: a\r\n\r\n")
+            assert (again.method, again.target, again.version) == (read.method, read.target, read.version)
+    assert taken == {b"GET /%c HTTP/1.1": 94, b"GET / HTTP/1.%c": 1}.get(line, 0) + (line == b"GET %c/ HTTP/1.1")
 
 
 @given(st.binary(max_size=80) | st.builds(lambda raw: b"GET / HTTP/1.1\r\nHost: a\r\n" + raw, st.binary(max_size=40)))
