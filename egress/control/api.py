@@ -40,7 +40,8 @@ _WRITES = ("POST", "PUT", "PATCH", "DELETE")
 _READS = ("GET", "HEAD")
 _SMALL_BODY = 4096  # a GET has none; what is sent is read and ignored
 _LARGE = 256  # rules above which the document is built off the loop
-_EMPTY = re.compile(rb"\s*(?:null|\{\s*\})?\s*")
+_BLANK = re.compile(rb"\s*")
+_NOTHING = re.compile(rb"\s*(?:null|\{\s*\})\s*")
 _ROUTES = {"/policy": (*_READS, *_WRITES), "/healthz": _READS, "/metrics": _READS}
 
 
@@ -197,7 +198,7 @@ class Api:
                     rules = edit.rules[:TOLD]
                     more = {"rules.count": len(edit.rules)} if len(edit.rules) > TOLD else {}
                     self._events.updated(default, [rule.to_document() for rule in rules], method=method, **more)
-                reply(self._changed(edit.note))
+                reply(self._changed(edit.note, blank=edit.blank))
 
         self._loop.run_in_thread(lambda: _parse(method, body, self._max_rules), parsed)
 
@@ -214,10 +215,10 @@ class Api:
             self._events.update_failed(str(error), level=level, status=failure.status)
         return failure
 
-    def _changed(self, note: str) -> Reply:
+    def _changed(self, note: str, *, blank: bool = False) -> Reply:
         snapshot = self._service.snapshot()
         document: dict[str, object] = {"status": "ok", "mode": snapshot.mode}
-        if note != _RESET:
+        if not blank:  # an empty body is answered in the short form that clients know
             document["enforcementMode"] = snapshot.enforcement_mode
             if snapshot.not_enforced:
                 document["notEnforced"] = list(snapshot.not_enforced)
@@ -232,7 +233,7 @@ _RESET = "policy reset to default deny-all"
 class _Edit:
     """One requested change. It keeps what it raised, so that no service can lose it on the way."""
 
-    __slots__ = ("_make", "_max_rules", "note", "refusal", "rules", "unchanged")
+    __slots__ = ("_make", "_max_rules", "blank", "note", "refusal", "rules", "unchanged")
 
     def __init__(
         self,
@@ -240,11 +241,14 @@ class _Edit:
         max_rules: int,
         rules: tuple[Rule, ...] = (),
         note: str = "",
+        *,
+        blank: bool = False,
     ) -> None:
         self._make = make
         self._max_rules = max_rules
         self.rules = rules  # of the request, to be told
         self.note = note
+        self.blank = blank  # the request had no body
         self.refusal: BaseException | None = None
         self.unchanged = False
 
@@ -282,8 +286,9 @@ def _parse(method: str, body: bytes, max_rules: int) -> _Edit:
             return changed if count else None
 
         return _Edit(without, 0)  # taking rules out is always allowed, also from above a cap
-    if _EMPTY.fullmatch(body):
-        return _Edit(lambda _: NetworkPolicy(), max_rules, note=_RESET)
+    blank = _BLANK.fullmatch(body) is not None
+    if blank or _NOTHING.fullmatch(body):
+        return _Edit(lambda _: NetworkPolicy(), max_rules, note=_RESET, blank=blank)
     policy = parse_policy(body)
     _count(len(policy.egress), max_rules)
     return _Edit(lambda _: policy, max_rules, policy.egress)

@@ -94,7 +94,8 @@ class PolicyFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.yaml = None if "." not in path.rpartition("/")[2] else path.lower().endswith((".yaml", ".yml"))
+        # Told by its ending, else by its content.
+        self.yaml = {".json": False, ".yaml": True, ".yml": True}.get(os.path.splitext(path)[1].lower())
         self._folder, self._name = os.path.split(os.path.abspath(path))
         self._seen: Stamp | None = None
         self._staged = 0

@@ -46,7 +46,8 @@ def test_replace(control: Control, method: str) -> None:
 def test_nothing_resets_to_deny_all(control: Control, method: str, body: str | None) -> None:
     control.service.policy = NetworkPolicy(Action.ALLOW)
     answer = control.call(method, body=body)
-    assert (answer.status, answer.json()) == (200, RESET)
+    expected = {**RESET, "enforcementMode": "dns+nft"} if (body or "").strip() else RESET
+    assert (answer.status, answer.json()) == (200, expected)
     assert control.service.policy == NetworkPolicy()
 
 

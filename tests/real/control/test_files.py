@@ -41,8 +41,9 @@ def test_load(file: PolicyFile) -> None:
     assert [rule.target for rule in policy.egress] == ["old.example.com"]
 
 
-def test_yaml(tmp_path: Path) -> None:
-    path = tmp_path / "policy.YAML"
+@pytest.mark.parametrize("name", ["policy.YAML", "policy.yml", "policy", "policy.conf"])
+def test_yaml(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
     path.write_text("defaultAction: allow # a comment\n")
     file = PolicyFile(str(path))
     policy = file.load()
