@@ -74,13 +74,12 @@ class _Seen:
     """What a header section led to."""
 
     __slots__ = (
-        "admission", "authority", "client", "document", "entry", "generation", "keys", "port", "prefix", "proof",
-        "proven", "renew", "signable", "target", "timeout", "until",
+        "admission", "client", "document", "entry", "generation", "keys", "port", "prefix", "proof", "proven",
+        "signable", "target", "until",
     )  # fmt: skip
 
     admission: Admission
     target: bytes
-    authority: bytes
     client: str
     document: bool  # may set the route cookie
     entry: Sandbox
@@ -90,9 +89,7 @@ class _Seen:
     prefix: bytes
     proof: float  # until when the proof of access is good
     proven: tuple[str, str]  # expiry and signature of the route, ("", "") without
-    renew: bool
     signable: bool  # what follows the prefix could be a signature
-    timeout: float
     until: float
 
 
@@ -143,7 +140,6 @@ class Gate:
     def _again(self, seen: _Seen, target: bytes, head: RequestHead) -> Admission | None:
         """Another target with a header section that is known; None where it has to be looked at as a whole."""
         prefix = seen.prefix
-        uri = ""
         if prefix:
             if not target.startswith(prefix):
                 return None
@@ -152,26 +148,13 @@ class Gate:
                 return None
             if seen.signable and signed_part(target, len(prefix)) is not None:
                 return None
-            uri = inner.partition(b"?")[0].decode("latin-1")
         else:
             if not target.startswith(b"/"):
                 return None
             inner = target
         if inner.startswith(browser.ENTER) or (seen.document and head.method == b"GET"):
             return None
-        return Admission(
-            seen.entry,
-            seen.port,
-            inner,
-            prefix,
-            b"",
-            seen.renew,
-            uri,
-            seen.authority,
-            seen.timeout,
-            seen.admission.asked,
-            seen.admission.jar,
-        )
+        return seen.admission.with_target(inner)
 
     def _decide(self, head: RequestHead, client: str, secure: bool, now: float) -> Admission | Reply:
         authority, target = authority_and_target(head)
@@ -216,7 +199,6 @@ class Gate:
             prefix,
             set_cookie,
             _renews(fields),
-            _path(inner).decode("latin-1") if prefix else "",
             _shown(sandbox, head, authority),
             asked=route.sandbox,
             jar=jar(prefix) if prefix and self.settings.route_cookie else b"",
@@ -326,7 +308,6 @@ class Gate:
         seen = _Seen()
         seen.admission = admission
         seen.target = b"" if admission.set_cookie else target
-        seen.authority = admission.authority
         seen.client = client
         seen.document = self.settings.route_cookie and bool(admission.prefix)
         seen.entry = admission.sandbox
@@ -336,9 +317,7 @@ class Gate:
         seen.prefix = admission.prefix
         seen.proof = proof
         seen.proven = (route.expires, route.signature)
-        seen.renew = admission.renew
         seen.signable = needs and not route.signature
-        seen.timeout = admission.timeout
         seen.until = min(proof, now + REMEMBERED)
         fields.memo["gate"] = seen
 
@@ -368,7 +347,7 @@ class Gate:
         route = Route(asked.sandbox, asked.port)
         proof = self._access(head, sandbox, route, authority, client, now) if sandbox.token.strip() else inf
         admission = Admission(
-            sandbox, asked.port, target, b"", b"", _renews(fields), "", shown, asked.timeout, asked.sandbox
+            sandbox, asked.port, target, b"", b"", _renews(fields), shown, asked.timeout, asked.sandbox
         )
         if target is head.target and target.startswith(b"/"):
             self._remember(fields, admission, target, route, client, now, proof, authority)

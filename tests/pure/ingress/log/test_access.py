@@ -32,7 +32,7 @@ class Served:
         self.admission: Admission | None = None
         if prefix is not None:
             sandbox = Sandbox("box", "10.0.0.7", token="t0psecret")
-            self.admission = Admission(sandbox, 8080, b"/app", prefix.encode(), b"", True, "", b"")
+            self.admission = Admission(sandbox, 8080, b"/app", prefix.encode(), b"", True, b"")
         self.version = 11
         self.received = 12
 
