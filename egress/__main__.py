@@ -38,6 +38,19 @@ Each command has its own help: egress COMMAND --help
 """
 
 
+def _shut() -> None:
+    """Before anything else is imported. Whether it could be had is for `serve` to find out, and to say."""
+    from egress.firewall import FirewallError
+    from egress.firewall.shut import at_once
+    from egress.runtimes import below
+
+    try:
+        if not below():
+            at_once()
+    except (FirewallError, OSError):
+        pass
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run one command; returns its exit code (2: the call or a setting is wrong)."""
     arguments = sys.argv[1:] if argv is None else argv
@@ -46,6 +59,7 @@ def main(argv: list[str] | None = None) -> int:
         import gc
 
         gc.disable()  # nothing that is imported is garbage; the worker turns it on again
+        _shut()
         from egress.supervisor import serve
 
         return serve(os.environ)

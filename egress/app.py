@@ -76,7 +76,7 @@ class Plan(NamedTuple):
 
 def prepare(config: Config, firewall: Firewall, sockets: Sockets) -> Plan:
     """Check what can be checked before the first fork. Raises ConfigError."""
-    if "raw" in config.require and firewall.capabilities().raw == "none":
+    if "raw" in config.require and _raw(firewall) == "none":
         raise ConfigError("OPENSANDBOX_EGRESS_REQUIRE", "asks for raw, but this kernel has no netdev egress hook")
     places = take(firewall.namespace) if config.mode != "dns" else Places()
     if "raw" in config.require and places.problem:
@@ -96,6 +96,11 @@ def prepare(config: Config, firewall: Firewall, sockets: Sockets) -> Plan:
         except FileError as error:
             raise ConfigError("OPENSANDBOX_EGRESS_POLICY_FILE", f"cannot be kept up to date: {error}") from error
     return Plan(config, firewall, sockets, variables, file, Handover(), places)
+
+
+def _raw(firewall: Firewall) -> str:
+    firewall.lock()  # a ruleset tells what the kernel can hold
+    return firewall.capabilities().raw
 
 
 def work(plan: Plan) -> int:
@@ -197,6 +202,7 @@ class Worker:
             if self.rule_files.rules is not self._rules_used:
                 self._rules_changed(self.rule_files.rules)  # they changed while the first ruleset was being loaded
         else:
+            self.firewall.deny()
             self._locked(str(error))
             self.loop.call_later(LOOK, self._begin)
 

@@ -6,7 +6,7 @@
 
 It runs no loop and reads nothing that comes from the sandbox: it waits for signals. Sockets, memory files and the
 ruleset belong to it, so a worker's death costs the sandbox a few milliseconds of waiting in a socket's queue and no
-packet that was not allowed. Everything up to the lock-down uses what the interpreter has loaded anyway, plus ctypes.
+packet that was not allowed. The lock-down is `firewall/shut.py`, which `__main__` asks for before this is imported.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def serve(environ: Mapping[str, str]) -> int:
         return _refuse(f"cannot guard: {foreign}", 1)
     try:
         firewall = Firewall()
-        firewall.lock()
+        firewall.close_up()
     except (FirewallError, OSError) as error:
         return _refuse(f"cannot lock down: {error}", 1)
 
@@ -89,8 +89,10 @@ def serve(environ: Mapping[str, str]) -> int:
 
         plan = plan._replace(held=privileges.settle(config.policy_file, FOLDER))
     except (ConfigError, StartError) as error:
+        firewall.deny()
         return _refuse(str(error), EXIT_CONFIG)
     except (FirewallError, OSError) as error:
+        firewall.deny()
         return _refuse(f"cannot start: {error}", 1)
     works: dict[str, Callable[[], int]] = {"worker": lambda: app.work(plan)}
     if sockets.names is not None:

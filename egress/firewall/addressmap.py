@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import socket
 
+from egress.firewall.intervals import following
+from policies.address_plan import AddressRange
 from policies.values import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from policies.address_plan import AddressRange
     from policies.ports import PortSet
 
 _ALL = ((0, 65535),)
@@ -82,29 +83,40 @@ class AddressMap:
         it (it then needs no chain), empty where there is none."""
         self._entries: dict[int, list[tuple[bytes, bytes, str]]] = {4: [], 16: []}
         self._names = {size: f"{side}{4 if size == 4 else 6}" for size in (4, 16)}
+        verdicts: dict[int, str] = {}  # by identity: most ranges share a few sets of ports, which are dear to hash
+        field = AddressRange._fields.index(side)
         for part in plan:
-            ports: PortSet = getattr(part, side)
-            if not ports:
+            ports: PortSet = part[field]  # type: ignore[assignment]
+            verdict = verdicts.get(id(ports))
+            if verdict is None:
+                complete = whole and ports.tcp == _ALL and ports.udp == _ALL and ports.echo
+                verdict = whole if complete else f"jump {chains.name(ports)}" if ports else ""
+                verdicts[id(ports)] = verdict
+            if not verdict:
                 continue
-            complete = whole and ports.tcp == _ALL and ports.udp == _ALL and ports.echo
-            verdict = whole if complete else f"jump {chains.name(ports)}"
-            entries = self._entries[len(part.first)]
-            if entries and entries[-1][2] == verdict and _next(entries[-1][1]) == part.first:
+            first = part.first
+            entries = self._entries[len(first)]
+            if entries and entries[-1][2] == verdict and following(entries[-1][1]) == first:
                 entries[-1] = (entries[-1][0], part.last, verdict)
             else:
-                entries.append((part.first, part.last, verdict))
+                entries.append((first, part.last, verdict))
 
-    def text(self) -> Iterable[str]:
-        """The maps themselves; nothing for a family without entries."""
+    def apart(self) -> dict[str, list[tuple[bytes, bytes, str]]]:
+        """What the maps hold, by their names."""
+        return {self._names[size]: entries for size, entries in self._entries.items() if entries}
+
+    def text(self, *, empty: bool = False) -> Iterable[str]:
+        """The maps themselves; nothing for a family without entries. `empty` leaves these out."""
         for size, family in ((4, "ipv4_addr"), (16, "ipv6_addr")):
             entries = self._entries[size]
             if entries:
                 yield f"\tmap {self._names[size]} {{"
                 yield f"\t\ttype {family} : verdict"
                 yield "\t\tflags interval"
-                yield "\t\telements = {"
-                yield ",\n".join([f"\t\t\t{span(first, last)} : {verdict}" for first, last, verdict in entries])
-                yield "\t\t}"
+                if not empty:
+                    yield "\t\telements = {"
+                    yield ",\n".join([f"\t\t\t{span(first, last)} : {verdict}" for first, last, verdict in entries])
+                    yield "\t\t}"
                 yield "\t}"
 
     def rules(self) -> list[str]:
@@ -125,8 +137,3 @@ def chain(name: str, rules: Sequence[str], base: str = "") -> Iterable[str]:
     for rule in rules:
         yield f"\t\t{rule}"
     yield "\t}"
-
-
-def _next(packed: bytes) -> bytes | None:
-    number = int.from_bytes(packed, "big") + 1
-    return None if number >> 8 * len(packed) else number.to_bytes(len(packed), "big")

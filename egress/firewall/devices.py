@@ -14,6 +14,7 @@ import struct
 from egress.firewall.nfnetlink import (
     CREATE,
     DELCHAIN,
+    DELTABLE,
     DUMP,
     GETCHAIN,
     NETDEV,
@@ -37,7 +38,7 @@ from egress.firewall.tables import TABLE, TOP
 from policies.values import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import socket
+    import _socket
     from collections.abc import Sequence
 
 LIKELY = ("eth0", "eth1", "eth2", "eth3", "net0", "net1", "net2", "tap0", "tun0")  # bound when they appear, Linux 6.16
@@ -48,11 +49,26 @@ _HOOKNUM, _PRIORITY, _DEVICES = 1, 2, 4  # NFTA_HOOK_*
 _NAME, _PREFIX = 1, 2  # NFTA_DEVICE_*
 
 
-def _hook(device: bytes) -> bytes:
-    return nested(4, u32(_HOOKNUM, _EGRESS), u32(_PRIORITY, TOP), nested(_DEVICES, device))
+def _hook(*devices: bytes) -> bytes:
+    return nested(4, u32(_HOOKNUM, _EGRESS), u32(_PRIORITY, TOP), nested(_DEVICES, *devices))
 
 
-def make_prefix_chain(sock: socket.socket) -> bool:
+def bar(sock: _socket.socket, names: Sequence[str]) -> None:
+    """A last door that nothing passes, on these devices, in the place of ours. Raises KernelError."""
+    table = text(1, TABLE)
+    hook = _hook(*[text(_NAME, name) for name in names[:MOST]])
+    transact(
+        sock,
+        [
+            (NEWTABLE, CREATE, NETDEV, table),
+            (DELTABLE, 0, NETDEV, table),
+            (NEWTABLE, CREATE, NETDEV, table),
+            (NEWCHAIN, CREATE, NETDEV, table + text(3, "egress") + hook + u32(5, 0) + text(7, "filter")),
+        ],
+    )
+
+
+def make_prefix_chain(sock: _socket.socket) -> bool:
     """Make the chain for all devices, dropping everything until text fills it. False: this kernel knows no prefix."""
     chain = text(1, TABLE) + text(3, "egress")
     body = chain + _hook(attribute(_PREFIX, b"\0")) + u32(5, 0) + text(7, "filter")
@@ -65,12 +81,12 @@ def make_prefix_chain(sock: socket.socket) -> bool:
     return True
 
 
-def drop_chain(sock: socket.socket) -> None:
+def drop_chain(sock: _socket.socket) -> None:
     """Take the base chain away (to make it of another kind). It must be empty."""
     transact(sock, [(DELCHAIN, 0, NETDEV, text(1, TABLE) + text(3, "egress"))])
 
 
-def covered(sock: socket.socket) -> frozenset[str]:
+def covered(sock: _socket.socket) -> frozenset[str]:
     """The devices that the standing chain names: what the kernel says, since a device that went took its hook along
     (before Linux 6.16). Raises FirewallError."""
     found = frozenset[str]()
@@ -82,7 +98,7 @@ def covered(sock: socket.socket) -> frozenset[str]:
     return found
 
 
-def cover(sock: socket.socket, names: Sequence[str]) -> bool:
+def cover(sock: _socket.socket, names: Sequence[str]) -> bool:
     """Put these devices behind the standing chain too (Linux 6.5), if there is one: making it anew would drop what
     passes meanwhile on all the others. Raises FirewallError."""
     there = covered(sock)
@@ -93,7 +109,7 @@ def cover(sock: socket.socket, names: Sequence[str]) -> bool:
     return bool(there)
 
 
-def transact(sock: socket.socket, changes: Sequence[tuple[int, int, int, bytes]]) -> None:
+def transact(sock: _socket.socket, changes: Sequence[tuple[int, int, int, bytes]]) -> None:
     """(kind, flags, family, body) each, as one transaction. Raises KernelError."""
     sock.send(batch(changes, 1))
     trouble = None

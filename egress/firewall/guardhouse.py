@@ -9,11 +9,12 @@ from __future__ import annotations
 import socket
 
 from egress.firewall import FirewallError, devices, nft
+from egress.firewall.intervals import fill
 from egress.firewall.lastdoor import COUNTER, let_in, netdev
 from egress.firewall.netlink import SetWriter, elements
-from egress.firewall.nfnetlink import NETDEV
+from egress.firewall.nfnetlink import INET, NETDEV
 from egress.firewall.ruleset import learned_set, lockdown, neighbours, render, restamp
-from egress.firewall.shut import shut
+from egress.firewall.shut import at_once, guarded, reopen, shut
 from egress.firewall.standing import counter, inventory, judge, snapshot
 from egress.firewall.tables import TABLE, Site
 from egress.netns import NETLINK_NETFILTER, Namespace, secret
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from egress.firewall.standing import Snapshot, Standing
     from egress.loop import Loop
     from egress.netns import Exemption
+
+    Apart = dict[str, Sequence[tuple[bytes, bytes, str]]]  # what maps hold, by their names: see `render`
+    Write = Callable[[Site, Apart | None], str]
 
 _DIGITS = "0123456789abcdef"
 LOG_GROUP = 5353  # NFLOG groups are the namespace's own
@@ -52,38 +56,67 @@ class Firewall:
         self._rubbish = ""  # the commands that take away what only the rules before needed
         self._ajar = False  # the last door lets the stamp before pass too
         self._tag = ""  # what the names of the last load's chains end in
+        self._shut = False  # until a ruleset is complete
         self._busy = False  # our tables are being changed by ourselves
         self._snapshot: Snapshot = {}
         self._watch: socket.socket | None = None
         self._log: nflog.Reader | None = None
 
     # -- the ruleset ---------------------------------------------------------------------------------------------
+    def close_up(self) -> None:
+        """For who is about to `load`: only loopback passes until then, unless an intact table of ours stands. Raises
+        FirewallError."""
+        self._shut = True  # or it is intact, and who loaded it was killed before he could open
+        self.namespace.inside(at_once)
+        nft.load()
+
+    def deny(self) -> None:
+        """No ruleset will come: `lock` in its place, which says no instead of nothing. Shut all the same where that
+        cannot be had."""
+        try:
+            self.lock()
+        except (OSError, FirewallError):
+            pass
+
     def lock(self, *, anew: bool = False) -> bool:
         """Deny-all, at once, unless an intact table of ours stands: then that is the lockdown and stays as it is
         (False), but with `anew`. Raises FirewallError; even then nothing passes that isn't loopback, if the kernel
         takes rules at all."""
         self._site = self._survey(self._site)
-        found = self.standing()
-        if not anew and found is not None and (found.raw or found.mode == "dns"):
+        if not anew and guarded(self._desk()):
+            self._reopen()
             return False
         stamp = self._stamp = secret()
+        self._shut = True
         shut(self._desk())
-        self._apply(lambda site: lockdown(site, stamp))
+        self._apply(lambda site, _: lockdown(site, stamp))
+        self._reopen()
         return True
+
+    def _reopen(self) -> None:
+        if self._shut:
+            reopen(self._desk())
+            self._shut = False
 
     def load(self, spec: RulesetSpec, *, sweep: bool = True) -> None:
         """Replace the ruleset by this one, learned addresses included, in one transaction. Blocks; for the helper
         thread. Raises FirewallError: then what stood before stands. Without `sweep`, call that later: what only the
         old rules needed is still there, and nothing uses it."""
         self._site = self._survey(self._site)
+        unseen = False
         if self.standing() is None:
+            unseen, self._shut = self._shut, True
             shut(self._desk())
-            self._apply(lambda site: lockdown(site, spec.stamp, passing=True))
+            if not unseen:  # flows are open, and some will be allowed
+                self._apply(lambda site, _: lockdown(site, spec.stamp, passing=True))
+                self._reopen()
         before = None if self._stamp == spec.stamp else self._stamp
         stamp = None if spec.mode == "dns" else spec.stamp
-        self._apply(lambda site: render(spec, site, before), f"{spec.flow_mark:08x}", stamp)
+        write = lambda site, apart: render(spec, site, before, apart)  # noqa: E731
+        self._apply(write, f"{spec.flow_mark:08x}", stamp, unseen=unseen)
         self._stamp = spec.stamp
         self._loaded = spec
+        self._reopen()
         if sweep:
             self.sweep()
 
@@ -118,7 +151,9 @@ class Firewall:
         # secrets, so which of them is in use is not known.
         if {name[-9:] for _, name in chains if name[-9:-8] == "_" and not name[-8:].strip(_DIGITS)} != {tag}:
             return False
-        self._stamp, self._loaded, self._snapshot, self._tag = spec.stamp, spec, chains, tag
+        self._tag = tag if (INET, f"neighbours{tag}") in chains else ""
+        self._stamp, self._loaded, self._snapshot = spec.stamp, spec, chains
+        self._reopen()
         return True
 
     def standing(self) -> Standing | None:
@@ -175,7 +210,7 @@ class Firewall:
             self._reader = self.namespace.netlink(NETLINK_NETFILTER)
         return self._reader
 
-    def _apply(self, write: Callable[[Site], str], tag: str = "", stamp: Exemption | None = None) -> None:
+    def _apply(self, write: Write, tag: str = "", stamp: Exemption | None = None, *, unseen: bool = False) -> None:
         believed = self._site or self._survey(None)
         done = False
         self._busy = True
@@ -184,20 +219,29 @@ class Firewall:
                 done = True
                 return
             self._tag = self._rubbish = ""
+            # The names are nobody's load's: a chain that nothing uses says whose it is, for `resume`.
+            sign = f"add chain inet {TABLE} load_{tag}\n" if tag else ""
             try:
-                self._run(write(believed), believed)
+                self._replace(write, sign, believed, unseen=unseen)
             except FirewallError as error:
                 site = self._negotiate(believed)
                 if site == believed:
                     raise
                 self._site = site
                 try:
-                    self._run(write(site), site)
+                    self._replace(write, sign, site, unseen=unseen)
                 except FirewallError as again:
                     raise again from error
             done = True
         finally:
             self._look_back(done=done)
+
+    def _replace(self, write: Write, sign: str, site: Site, *, unseen: bool) -> None:
+        """All of it at once; `unseen`, while nothing passes, its maps a moment later."""
+        apart: Apart | None = {} if unseen else None
+        self._run(write(site, apart) + sign, site)
+        if apart:
+            fill(self._desk(), apart)
 
     def _look_back(self, *, done: bool) -> None:
         """What stands after a change of ours. After one that failed that is what should stand only if nothing is
@@ -211,22 +255,24 @@ class Firewall:
         finally:
             self._busy = False
 
-    def _exchange(self, write: Callable[[Site], str], site: Site, tag: str, stamp: Exemption | None) -> bool:
+    def _exchange(self, write: Write, site: Site, tag: str, stamp: Exemption | None) -> bool:
         """Replace what stands in stages: no packet lost, none judged by half a ruleset. `stamp` is what the last door
         is to let pass, if there is to be one. False: it could not be."""
-        from egress.firewall.replacement import stages  # not at start: the lockdown has no time for it
-
         chains = snapshot(self._desk())
         found = judge(chains)
         if found is None:
             return False
+        from egress.firewall.replacement import stages  # not at start, which has nothing to replace
+
         open_first = ""
         if stamp is not None and found.raw and self._stands(site):
             open_first = let_in(stamp)
             site = site._replace(raw="untouched")
-        steps = stages(write(site), tag, inventory(self._desk(), chains))
+        apart: Apart = {}
+        steps = stages(write(site, apart), tag, inventory(self._desk(), chains))
         try:
             self._run(steps.prepare + open_first, site)
+            fill(self._desk(), apart, f"_{tag}")
             self._run(steps.switch, site)
         except FirewallError:
             return False  # whatever it was, the whole replacement says whether it matters

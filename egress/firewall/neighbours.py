@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _IPV4, _IPV6 = 2, 10  # NFPROTO_*
 _FAMILIES = {_IPV4: "ip", _IPV6: "ip6", INET: "inet"}
 _OUTPUT = 3  # NF_INET_LOCAL_OUT
-_OURS = ("sallyport", "sallyport_cut")
+_OURS = ("sallyport", "sallyport_cut", "sallyport_shut")
 _REWRITES = {"redir": "redirect", "nat": "dnat", "tproxy": "tproxy"}  # expressions
 _XTABLES = ("REDIRECT", "DNAT", "TPROXY")  # targets of iptables-nft
 _LEGACY = ("/proc/net/ip_tables_names", "/proc/net/ip6_tables_names")

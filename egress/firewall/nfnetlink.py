@@ -13,7 +13,7 @@ from egress.firewall import FirewallError, SetFull
 from policies.values import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import socket
+    import _socket
     from collections.abc import Iterator, Sequence
 
 REQUEST, ACK, EXCL, DUMP, CREATE, APPEND = 0x1, 0x4, 0x200, 0x300, 0x400, 0x800
@@ -22,8 +22,8 @@ BATCH_BEGIN, BATCH_END = 0x10, 0x11
 NESTED = 0x8000
 NFTABLES = 10  # NFNL_SUBSYS_NFTABLES
 INET, NETDEV = 1, 5  # NFPROTO_*
-(NEWTABLE, GETTABLE, DELTABLE, NEWCHAIN, GETCHAIN, DELCHAIN, NEWRULE, GETRULE) = (
-    NFTABLES << 8 | number for number in range(8)
+(NEWTABLE, GETTABLE, DELTABLE, NEWCHAIN, GETCHAIN, DELCHAIN, NEWRULE, GETRULE, DELRULE) = (
+    NFTABLES << 8 | number for number in range(9)
 )
 (NEWSET, GETSET, NEWSETELEM, GETSETELEM, DELSETELEM) = (NFTABLES << 8 | number for number in (9, 10, 12, 13, 14))
 
@@ -95,7 +95,7 @@ def messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
         at += (length + 3) & ~3
 
 
-def dump(sock: socket.socket, request: bytes, sequence: int) -> Iterator[tuple[int, bytes]]:
+def dump(sock: _socket.socket, request: bytes, sequence: int) -> Iterator[tuple[int, bytes]]:
     """Send a dump request and yield (kind, body after nfgenmsg) of every message that answers it.
 
     Raises FirewallError; a dump that the kernel calls inconsistent (NLM_F_DUMP_INTR) is yielded all the same.

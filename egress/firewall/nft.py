@@ -19,7 +19,8 @@ _library: ctypes.CDLL | None = None
 _kept: list[int] = []  # contexts that are never freed: see `run`
 
 
-def _load() -> ctypes.CDLL:
+def load() -> ctypes.CDLL:
+    """The library. Raises FirewallError."""
     global _library
     if _library is None:
         try:
@@ -59,7 +60,7 @@ class Nft:
         `check` asks the kernel without changing anything. A race with another writer of rulesets is tried again a few
         times. Raises FirewallError with the kernel's words.
         """
-        library = _load()
+        library = load()
         context = self._context
         if context is None:
             context = self._context = library.nft_ctx_new(0)
@@ -86,7 +87,7 @@ class Nft:
     def close(self) -> None:
         """Free it; the next `run` makes a new one."""
         if self._context is not None:
-            _load().nft_ctx_free(self._context)
+            load().nft_ctx_free(self._context)
             self._context = None
 
 

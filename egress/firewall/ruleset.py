@@ -107,8 +107,14 @@ def lockdown(site: Site, stamp: Exemption, *, passing: bool = False) -> str:
     return "\n".join(lines) + "\n"
 
 
-def render(spec: RulesetSpec, site: Site, before: Exemption | None = None) -> str:
-    """The whole ruleset as one transaction; `before` is the stamp until now, which packets under way still carry.
+def render(
+    spec: RulesetSpec,
+    site: Site,
+    before: Exemption | None = None,
+    apart: dict[str, Sequence[tuple[bytes, bytes, str]]] | None = None,
+) -> str:
+    """The whole ruleset as one transaction; `before` is the stamp until now, which packets under way still carry. With
+    `apart` the maps of addresses are left empty, and what they are to hold is put there, for `intervals.fill`.
     Raises ValueError for a placement that isn't built yet."""
     if site.placement != "inside":
         raise ValueError(f"no ruleset for placement {site.placement!r}")
@@ -141,8 +147,10 @@ def render(spec: RulesetSpec, site: Site, before: Exemption | None = None) -> st
         lines += chain("open", [f"ct mark set {spec.flow_mark:#010x} accept"])
         lines += deny.text()
         lines += allow.text()
-        lines += denied.text()
-        lines += allowed.text()
+        for one in (denied, allowed):
+            lines += one.text(empty=apart is not None)
+            if apart is not None:
+                apart.update(one.apart())
         for index, ports in enumerate(spec.classes):
             lines += _learned(index, spec.learned.get(index, ()))
             lines += chain(f"class_{index}", port_rules(_direct(ports, relay), "goto open"))

@@ -30,7 +30,7 @@ from egress.firewall.tables import CUT_TABLE, TABLE, Inventory
 from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    import socket
+    import _socket
 
 _DORMANT = 0x1
 _GETOBJ, _COUNTER = NFTABLES << 8 | 19, 1  # NFT_MSG_GETOBJ, NFT_OBJECT_COUNTER
@@ -53,7 +53,7 @@ class Standing(NamedTuple):
     raw: bool  # the last door stands too
 
 
-def snapshot(sock: socket.socket) -> Snapshot:
+def snapshot(sock: _socket.socket) -> Snapshot:
     """Our chains as they are. Raises FirewallError."""
     chains: Snapshot = {}
     for family in (INET, NETDEV):
@@ -92,7 +92,7 @@ def judge(chains: Snapshot) -> Standing | None:
     return Standing(mode, digest, guarded)
 
 
-def inventory(sock: socket.socket, chains: Snapshot) -> Inventory:
+def inventory(sock: _socket.socket, chains: Snapshot) -> Inventory:
     """What of ours stands in the inet table, for `replacement.gently`. Raises FirewallError."""
     sets: list[str] = []
     maps: list[str] = []
@@ -109,7 +109,7 @@ def inventory(sock: socket.socket, chains: Snapshot) -> Inventory:
     )
 
 
-def counter(sock: socket.socket, family: int, name: str) -> int:
+def counter(sock: _socket.socket, family: int, name: str) -> int:
     """Packets that a named counter of our table has seen. Raises FirewallError (there is none)."""
     request = text(1, TABLE) + text(2, name) + u32(3, _COUNTER)
     sock.send(message(_GETOBJ, REQUEST, 3, family, request))

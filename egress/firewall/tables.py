@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
 TABLE = "sallyport"
 CUT_TABLE = "sallyport_cut"
+SHUT_TABLE = "sallyport_shut"
 ACCEPTED = 1 << 31
 """In the connection mark of every flow that any ruleset of ours has accepted: `flow_mark` has to contain it."""
 RELAYED = 1 << 30
