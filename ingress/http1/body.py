@@ -30,9 +30,10 @@ class ChunkedReader:
     """Takes a chunked body apart, however it is cut into reads.
 
     done: the last chunk and the trailers have been read. rest: what came after them. trailers: name and value, as sent.
+    octets: how many were fed, framing and rest included.
     """
 
-    __slots__ = ("_buffer", "_left", "_state", "_trailer_octets", "done", "rest", "trailers")
+    __slots__ = ("_buffer", "_left", "_state", "_trailer_octets", "done", "octets", "rest", "trailers")
 
     def __init__(self) -> None:
         self._state = _SIZE_LINE
@@ -40,12 +41,14 @@ class ChunkedReader:
         self._buffer = b""
         self._trailer_octets = 0
         self.trailers: list[tuple[bytes, bytes]] = []
+        self.octets = 0
         self.done = False
         self.rest = b""
 
     def feed(self, data: bytes) -> list[bytes]:
         """The payload in these octets, in pieces, none empty. BadBody at the first fault; not after `done`."""
         pieces: list[bytes] = []
+        self.octets += len(data)
         if self._buffer:
             data = self._buffer + data
             self._buffer = b""

@@ -29,7 +29,13 @@ _OPENING = re.compile(rb"(?:\r\n)*[A-Z-]{1,20}(?: |$)|(?:\r\n)*\r?$").match
 """What the first octets of a request look like; anything else needs no waiting for."""
 _EMPTY_LINES = re.compile(rb"\A(?:\r\n)++").sub
 
-_CODES = {405: "method_not_allowed", 431: "head_too_large", 501: "unknown_method", 505: "http_version"}
+_CODES = {
+    405: "method_not_allowed",
+    414: "target_too_long",
+    431: "head_too_large",
+    501: "unknown_method",
+    505: "http_version",
+}
 _LINES = {405: b"Allow: GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS\r\n"}
 
 LINGER_SECONDS = 2
@@ -168,8 +174,8 @@ class Connection(asyncio.Protocol):
         last = self._raw
         if raw == last:
             return
-        if len(raw) - 4 > self.core.limits.head_bytes:
-            raise BadHead("the request's head is too long", 431)
+        if len(raw) > self.core.limits.head_bytes:
+            raise self._too_long(raw)
         cut = raw.find(b"\r\n")
         section = raw[cut:]
         head = None
@@ -189,19 +195,21 @@ class Connection(asyncio.Protocol):
         return head
 
     def _unfinished(self, data: bytes) -> None:
-        if len(data) > self.core.limits.head_bytes:
-            line_end = data.find(b"\n")
-            if 0 <= line_end <= self.core.limits.head_bytes:
-                self.refuse(Refusal(431, "head_too_large", "the request's head is too long", close=True))
-            else:
-                self.refuse(Refusal(414, "target_too_long", "the request line is too long", close=True))
-        elif _OPENING(data[:24]) is None or b"\n\n" in data or b"\n\r\n" in data:
+        if len(data) >= self.core.limits.head_bytes:
+            raise self._too_long(data)
+        if _OPENING(data[:24]) is None or b"\n\n" in data or b"\n\r\n" in data:
             self.refuse(Refusal(400, "bad_request", "this is not an HTTP/1.1 request", close=True))
         else:
             if not self._started:
                 self._started = time.monotonic()
                 self.quiet = 0
             self._buffer = data
+
+    def _too_long(self, data: bytes) -> BadHead:
+        """The limit is on the whole head, its empty line included."""
+        if 0 <= data.find(b"\n") <= self.core.limits.head_bytes:
+            return BadHead("the request's head is too long", 431)
+        return BadHead("the request line is too long", 414)
 
     def _pause(self) -> None:
         self._paused = True
@@ -243,7 +251,7 @@ class Connection(asyncio.Protocol):
         head = self.head
         accept = b""
         if self.state in (BODY, ANSWER, WAITING):
-            accept = head.fields.get(b"accept") or b""
+            accept = b",".join(head.fields.all(b"accept"))
         else:
             self.head_only = False
             refusal.close = True

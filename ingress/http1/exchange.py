@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _IDEMPOTENT = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE", b"PROPFIND", b"REPORT", b"SEARCH"))
 """Methods that may be sent again (RFC 9110 section 9.2.2)."""
+_FRAMING = 65_536
+"""Octets of chunk framing that a body may have however small its limit is."""
 
 
 class Exchange(Connection):
@@ -221,16 +223,16 @@ class Exchange(Connection):
     # its body
 
     def take_body(self, data: bytes) -> None:
-        self.received += len(data)
-        limit = self.core.limits.body_bytes
         chunks = self._chunks
         if chunks is None:
+            self.received += len(data)
             left = self._left - len(data)
             if left > 0:
                 self._left = left
                 self._to_upstream(data)
                 return
             rest = data[self._left :] if left else b""
+            self.received -= len(rest)
             self._to_upstream(data[: self._left] if left else data)
         else:
             try:
@@ -238,7 +240,10 @@ class Exchange(Connection):
             except BadBody as fault:
                 self._fail(Refusal(400, "bad_body", f"the request's body: {fault}", close=True))
                 return
-            if limit and self.received > limit:
+            self.received += sum(map(len, pieces))
+            limit = self.core.limits.body_bytes
+            # The payload is what counts; its framing may be as large again, but not a body cut into crumbs.
+            if limit and (self.received > limit or chunks.octets - self.received > max(limit, _FRAMING)):
                 self._fail(too_large(limit))
                 return
             if not chunks.done:

@@ -19,6 +19,8 @@ HOP_BY_HOP = frozenset(
         b"connection",
         b"keep-alive",
         b"proxy-connection",
+        b"proxy-authenticate",
+        b"proxy-authentication-info",
         b"proxy-authorization",
         b"te",
         b"transfer-encoding",
@@ -26,7 +28,8 @@ HOP_BY_HOP = frozenset(
         b"http2-settings",
     )
 )
-"""Never forwarded as they came. Trailer stays: trailers do cross."""
+"""Never forwarded as they came: those of `Proxy-` are between a proxy and its next neighbour alone (RFC 9110 section
+11.7). Trailer stays: trailers do cross."""
 
 FORWARDED = frozenset(
     (

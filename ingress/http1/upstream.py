@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 IDLE, HEAD, LENGTH, CHUNKS, CLOSE, DONE = range(6)
 """Between answers; reading a head; a body of known length; chunks; a body until close; finished, whatever comes."""
 
+_GREETING = b"HTTP/1."
 _INTERIM_LIMIT = 16
 """Interim (1xx) answers to one request."""
 
@@ -203,6 +204,10 @@ class Upstream(asyncio.Protocol):
             self._lie(client, "its response head is too long")
             return None
         if end < 4:
+            # What will never be a head isn't waited for: another protocol's greeting, lines that end in a bare LF.
+            if not data.startswith(_GREETING[: len(data)]) or b"\n\n" in data or b"\n\r\n" in data:
+                self._lie(client, "it doesn't begin with a status line and header lines")
+                return None
             self._buffer = data
             return None
         self._buffer = b""

@@ -30,6 +30,7 @@ HOP = [
     (b"Keep-Alive: timeout=5, max=9", "keep-alive"),
     (b"Proxy-Connection: keep-alive", "proxy-connection"),
     (b"Proxy-Authorization: Basic eDp5", "proxy-authorization"),
+    (b'Proxy-Authenticate: Basic realm="x"', "proxy-authenticate"),
     (b"Upgrade: h2c", "upgrade"),
     (b"Upgrade: TLS/1.3", "upgrade"),
     (b"HTTP2-Settings: AAA", "http2-settings"),
@@ -91,6 +92,8 @@ def test_i2_access_cannot_be_nominated_away(gate: Gateway, module_origin: Origin
 BACK = [
     (b"Keep-Alive: timeout=5", "keep-alive"),
     (b"Proxy-Connection: close", "proxy-connection"),
+    (b'Proxy-Authenticate: Basic realm="x"', "proxy-authenticate"),
+    (b'Proxy-Authentication-Info: nextnonce="x"', "proxy-authentication-info"),
     (b"Upgrade: h2c\r\nConnection: Upgrade", "upgrade"),
     (b"Connection: X-Hop\r\nX-Hop: mine", "x-hop"),
     (b"Connection: keep-alive", "connection"),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 MANY = int(os.environ.get("SALLYPORT_CONNECTIONS", "300"))
 """Connections at once; the file descriptors of this machine are the bound (10,000 need some 20,000)."""
 MEGA = 1 << 20
+HEAD_BYTES = 65_536  # the default
 LIMITS = [
     *("--head-timeout", "500ms", "--idle-timeout", "500ms", "--body-timeout", "500ms"),
     *("--inflight-per-sandbox", "5", "--body-bytes", "100000", "--connections", str(MANY + 50)),
@@ -187,6 +188,24 @@ def test_i7_one_busy_sandbox_does_not_starve_the_others(strict_gate: Gateway, st
     assert soon(lambda: _serves(strict_gate, to(other, get()))), "what is over no longer counts"
 
 
+@pytest.mark.parametrize("slowly", [False, True], ids=["at-once", "in-two"])
+def test_i7_a_head_at_the_limit_and_one_octet_over(slowly: bool, gate: Gateway, start_origin: OriginFactory) -> None:
+    """The whole head counts, to the last octet of its empty line; a request line that is too long alone says so."""
+    origin = start_origin()
+    room = HEAD_BYTES - len(to(origin, get(b"X-A: ")))
+    for raw, status in (
+        (to(origin, get(b"X-A: " + b"a" * room)), 200),
+        (to(origin, get(b"X-A: " + b"a" * (room + 1))), 431),
+        (b"GET /" + b"a" * HEAD_BYTES + b" HTTP/1.1\r\nHost: h\r\n\r\n", 414),
+    ):
+        with gate.client() as client:
+            if slowly:
+                client.send(raw[:-1])
+                assert gate.ask(to(origin, get())).status == 200  # what was sent before has been read by now
+            client.send(raw[-1:] if slowly else raw)
+            assert client.answer().status == status
+
+
 @pytest.mark.parametrize(
     ("raw", "status"),
     [
@@ -195,9 +214,20 @@ def test_i7_one_busy_sandbox_does_not_starve_the_others(strict_gate: Gateway, st
         (post(b"Content-Length: 99999999999999999", body=b""), 413),
         (post(b"Transfer-Encoding: chunked", body=b"f000\r\n" + bytes(0xF000) + b"\r\n0\r\n\r\n"), 200),
         (post(b"Transfer-Encoding: chunked", body=(b"f000\r\n" + bytes(0xF000) + b"\r\n") * 3), 413),
+        (post(b"Transfer-Encoding: chunked", body=b"186a0\r\n" + bytes(100_000) + b"\r\n0\r\n\r\n"), 200),
+        (post(b"Transfer-Encoding: chunked", body=b"186a1\r\n" + bytes(100_001) + b"\r\n0\r\n\r\n"), 413),
         (post(b"Transfer-Encoding: chunked", body=b"1\r\nx\r\n" * 60_000), 413),
     ],
-    ids=["at-limit", "over", "far-over", "chunked", "chunked-over", "chunked-in-crumbs"],
+    ids=[
+        "at-limit",
+        "over",
+        "far-over",
+        "chunked",
+        "chunked-over",
+        "chunked-at-limit",
+        "chunked-one-over",
+        "chunked-in-crumbs",
+    ],
 )
 def test_i7_bodies_over_the_limit(raw: bytes, status: int, strict_gate: Gateway, start_origin: OriginFactory) -> None:
     origin = start_origin()
