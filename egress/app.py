@@ -41,6 +41,7 @@ from policies.values import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from egress.config import Config
     from egress.control.api import Api
+    from egress.control.files import Stamp
     from egress.control.rulefiles import AlwaysRules
     from egress.control.server import Server as ApiServer
     from egress.control.sources import Always, Variables
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 LISTEN = 128  # connections that may wait to be accepted
 HEAD_START = 0.01  # seconds that the first questions have before everything else that a start has to do
 LOOK = 0.5  # seconds between looks at files that changed
+STILL = 0.1  # seconds that one must have kept still
 
 
 class Plan(NamedTuple):
@@ -160,6 +162,7 @@ class Worker:
         self._shut_once = False
         self._starting = False  # a first ruleset is being loaded
         self._looking = False  # the policy file is looked at again
+        self._mended: list[Stamp | None] = []  # what stood in its place then, where that was another one
         self._rules_used = self.rule_files.rules  # the rule files' content that it is loaded with
         self._webhook: Webhook | None = None
         self._own: Own | None = None
@@ -211,11 +214,14 @@ class Worker:
         file = self.plan.file
         if self._starting or self.guard.loaded:
             return
-        if file is not None and file.changed_since():
+        changed = file is not None and file.changed_since()
+        stands = [file.stamp()] if file is not None and changed else []
+        if stands and stands == self._mended:
             self._begin()
-        else:
+        else:  # one that is being written is empty for a moment, or not there: another policy, and a valid one
+            self._mended = stands
             self._looking = True
-            self.loop.call_later(LOOK, self._look_again)
+            self.loop.call_later(STILL if stands else LOOK, self._look_again)
 
     def _shut(self) -> None:
         """What an earlier life left standing may be laxer than the file that can't be read: deny-all in its place."""
@@ -431,5 +437,6 @@ def placement(config: Config, sockets: Sockets) -> Placement:
         doh_all=config.block_doh and not config.doh_networks,
         doh_networks=config.doh_networks if config.block_doh else (),
         own=(),
+        answer_within=config.upstream_timeout,
         relay_ports=(0, 0) if sockets.names is None else family_ports(sockets.names.listeners),
     )

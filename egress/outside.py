@@ -75,6 +75,7 @@ class Outside:
             doh_all=config.block_doh and not config.doh_networks,
             doh_networks=config.doh_networks if config.block_doh else (),
             own=(),
+            answer_within=config.upstream_timeout,
         )
         self._handover = Handover()
         self.guard = Guard(loop, firewall, placement, self._handover, denied_name, report, opened, budget)

@@ -29,6 +29,7 @@ class Placement(NamedTuple):
     doh_all: bool
     doh_networks: tuple[object, ...]
     own: tuple[tuple[bytes, str, int], ...]  # endpoints of the sidecar's own traffic besides DNS
+    answer_within: float = 5.0  # seconds a question may take
     relay_ports: tuple[int, int] = (0, 0)  # where the name guard's relay listens, v4 and v6; 0 where it does not
 
     def specify(
@@ -55,6 +56,7 @@ class Placement(NamedTuple):
             digest=digest(compiled),
             stamp=secret(),
             flow_mark=secret().mark & ~RELAYED | ACCEPTED,
+            dns_seconds=min(int(self.answer_within) + 1, 30),
             relay=self._relay(exemption),
         )
 

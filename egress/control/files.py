@@ -164,6 +164,10 @@ class PolicyFile:
         """Whether the file is another one than `load` saw last, or `commit` wrote."""
         return look(self.path) != self._seen
 
+    def stamp(self) -> Stamp | None:
+        """Which version of the file stands there now."""
+        return look(self.path)
+
     def stage(self, data: bytes) -> Staged:
         """Write the next version beside the file; it replaces it with `commit`. Raises FileError ("unwritable")."""
         try:

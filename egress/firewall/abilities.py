@@ -20,7 +20,7 @@ class Capabilities(NamedTuple):
 
     raw: str  # packet sockets: "prefix" every device, "devices" the listed ones, followed, "none"
     nflog: bool  # refused packets can be told
-    ct_timeout: bool  # redirected DNS is forgotten after 2 s, not 30
+    ct_timeout: bool  # redirected DNS is forgotten as soon as no answer can come, not after 30 s
     socket_match: bool  # packets to our own sockets can be recognised
     ip_options: bool  # source routing can be refused
     destroy: bool  # sockets of cut flows can be destroyed

@@ -77,6 +77,7 @@ class RulesetSpec(NamedTuple):
     stamp: Exemption
     flow_mark: int
     digest: str = "none"  # of the policy, kept as a chain's name so that it can be read back
+    dns_seconds: int = 6  # for which a redirected question is remembered: an answer that comes later is lost
     relay: Relay | None = None  # the name guard's, which then sees new flows to learned addresses on 80 and 443
 
 
@@ -279,14 +280,17 @@ def _source_checks(
 
 # -- DNS -------------------------------------------------------------------------------------------------------------
 def _timeouts(spec: RulesetSpec, site: Site) -> Iterable[str]:
-    """All redirects end at one address and port: with the usual 30 s, 64,512 source ports are soon used up."""
+    """All redirects end at one address and port: with the usual 30 s, 64,512 source ports are soon used up.
+
+    The first answer does not count as a reply yet: `unreplied` is for how long it may keep one waiting.
+    """
     if site.ct_timeout:
         for family, port in ((4, spec.dns_ports[0]), (6, spec.dns_ports[2])):
             if port:
                 yield f"\tct timeout dns{family} {{"
                 yield "\t\tprotocol udp"
                 yield f"\t\tl3proto ip{'' if family == 4 else '6'}"
-                yield "\t\tpolicy = { unreplied: 2, replied: 2 }"
+                yield f"\t\tpolicy = {{ unreplied: {spec.dns_seconds}, replied: 2 }}"
                 yield "\t}"
 
 
