@@ -49,7 +49,7 @@ def test_e12_resolvers_that_vanish_and_come_back(lab: Lab) -> None:
         assert soon(lambda: ask() == "1 address")
         lab.sandbox.ip("route", "del", "default")
         assert ask() == "unreachable", "who asks has no route either"
-        assert lab.query("n.many.example.com", server=lab.link.gateway, timeout=4).rcode == "SERVFAIL"
+        assert lab.query("n.many.example.com", server=lab.link.gateway).rcode == "SERVFAIL"
         lab.sandbox.ip("route", "add", "default", "via", lab.link.gateway)
         assert soon(lambda: ask() == "1 address")
         lab.sandbox.ip("link", "set", "eth0", "down")
@@ -117,7 +117,7 @@ def test_e12_descriptors_exhausted(lab: Lab) -> None:
 
 def api_answers(sidecar: Sidecar) -> bool:
     with contextlib.suppress(OSError):
-        return sidecar.api("GET", "/healthz", timeout=1).status == 200
+        return sidecar.api("GET", "/healthz", timeout=10).status == 200
     return False
 
 
@@ -217,7 +217,7 @@ def test_e12_no_part_of_a_policy_file_is_a_policy() -> None:
 
 def health(sidecar: Sidecar) -> tuple[int, str]:
     with contextlib.suppress(OSError, LabError):
-        answer = sidecar.api("GET", "/healthz", token=None, timeout=1)
+        answer = sidecar.api("GET", "/healthz", token=None)
         return answer.status, answer.text
     return 0, ""
 
@@ -229,7 +229,7 @@ def test_e12_nobody_reads_its_log(lab: Lab) -> None:
     reader = os.open(sidecar.state / "log", os.O_RDONLY | os.O_NONBLOCK)
     with sidecar:
         for number in range(1500):
-            assert lab.query(f"denied{number}.example.org", timeout=2).rcode == "NXDOMAIN"
+            assert lab.query(f"denied{number}.example.org").rcode == "NXDOMAIN"
         assert holds(lab)
         heard = b""
         with contextlib.suppress(BlockingIOError):

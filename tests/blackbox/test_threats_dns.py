@@ -231,7 +231,7 @@ def test_e8_two_cnames_loops_and_long_chains_are_servfail(place: Place) -> None:
     def rcode(records: list[tuple[str, str, int, bytes]]) -> str:
         owner = place.name("loop.example.com")
         place.lab.dns.behave(owner, only=[(owner, "CNAME", 60, rdata.encode_name(names[0])), *records])
-        return place.ask(owner, timeout=8).rcode
+        return place.ask(owner).rcode
 
     assert rcode([*chained(names[:16]), (names[15], "A", 60, address)]) == "NOERROR"  # 16 links
     assert rcode([*chained(names[:17]), (names[16], "A", 60, address)]) == "SERVFAIL"
@@ -240,7 +240,7 @@ def test_e8_two_cnames_loops_and_long_chains_are_servfail(place: Place) -> None:
     assert rcode(fork) == "SERVFAIL"
     alone = place.name("loop.example.com")
     place.lab.dns.behave(alone, only=chained([alone, alone]))
-    assert place.ask(alone, timeout=8).rcode == "SERVFAIL"
+    assert place.ask(alone).rcode == "SERVFAIL"
 
 
 def test_e8_a_dname_counts_by_the_cname_made_from_it(place: Place) -> None:
@@ -276,7 +276,7 @@ def test_e8_an_error_teaches_nothing(place: Place, rcode: str) -> None:
     record = b"\xc0\x0c" + struct.pack(">HHIH", 1, 1, 60, 4) + rdata.address(address)[1]
     raw = struct.pack(">6H", 0, 0x8180 | rdata.RCODES[rcode], 1, 1, 0, 0) + question + record
     place.lab.dns.behave(name, raw=raw)
-    assert place.ask(name, timeout=8).addresses == []
+    assert place.ask(name).addresses == []
     assert place.lab.connect(address, 80) in REJECTED
     raw = struct.pack(">6H", 0, 0x8180, 1, 1, 0, 0) + question + record
     other = place.name()
@@ -311,7 +311,7 @@ def test_e8_a_truncated_answer_teaches_nothing_and_is_asked_again_over_tcp(place
     place.allow(lost)
     place.lab.dns.a(lost, address)
     place.lab.dns.behave(lost, truncate_full=True, close=True)
-    assert place.ask(lost, timeout=12).rcode == "SERVFAIL"
+    assert place.ask(lost, timeout=30).rcode == "SERVFAIL"
     assert place.lab.connect(address, 80) in REJECTED
 
 
@@ -423,19 +423,19 @@ def test_e11_an_answer_decided_under_an_old_policy_teaches_nothing(place: Place)
     name, address = place.name(), place.host()
     place.allow(name)
     place.lab.dns.a(name, address)
-    place.lab.dns.behave(name, delay=0.4)
+    place.lab.dns.behave(name, delay=2)  # long enough for the change to come first, and no upstream's time-out
     heard: list[str] = []
 
     def ask() -> None:
         try:
-            reply = place.ask(name, timeout=4)
+            reply = place.ask(name)
             heard.append(f"{reply.rcode} {reply.addresses}")
         except NoReply as error:
             heard.append(error.outcome)
 
     thread = threading.Thread(target=ask)
     thread.start()
-    time.sleep(0.15)
+    assert place.lab.dns.wait_for(name)
     place.policy({"defaultAction": "deny", "egress": []})
     thread.join()
     assert heard == ["NXDOMAIN []"]
@@ -447,6 +447,8 @@ def test_e11_a_change_while_hundreds_of_look_ups_are_in_flight(place: Place) -> 
     """Whatever was answered with an address under the old policy is closed when the change has been answered."""
     place.lab.dns.generate("flight.example.com", "198.51.103.0/24")
     place.lab.dns.behave("*", delay=0.1)
+    for number in range(20):  # on the way for certain when the change comes
+        place.lab.dns.behave(f"f{number}.flight.example.com", delay=2)
     place.allow("*.flight.example.com")
     sockets = []
     for number in range(200):
@@ -455,15 +457,15 @@ def test_e11_a_change_while_hundreds_of_look_ups_are_in_flight(place: Place) -> 
         sockets.append(sock)
     time.sleep(0.08)
     place.policy({"defaultAction": "deny", "egress": []})
-    time.sleep(0.3)
     place.lab.dns.normal("*")
     assert not any(place.sets().values())
     late = 0
     for sock in sockets:
-        sock.settimeout(0.5)
+        sock.settimeout(10)
         reply = Reply(sock.recv(2048))
         late += bool(reply.addresses)
         sock.close()
-    assert late < 200
+    assert late <= 180
+    assert not any(place.sets().values())
     place.policy(allow("*.flight.example.com"))
-    assert soon(lambda: place.ask("f1.flight.example.com").addresses)
+    assert soon(lambda: place.ask("f100.flight.example.com").addresses)

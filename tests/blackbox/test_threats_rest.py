@@ -156,7 +156,7 @@ def test_e14_a_flood_from_many_sockets_starves_nobody(internet: Internet, kind: 
             begun = time.monotonic()
             assert soon(lambda: honest(lab))
             times.append(time.monotonic() - begun)
-            statuses.add(place.sidecar.api("GET", "/healthz", timeout=3).status)
+            statuses.add(place.sidecar.api("GET", "/healthz").status)
         sent = int(flood.communicate()[0])
         assert sent > 1000, "the control: it was a flood"
         assert statuses == {200}
@@ -204,13 +204,13 @@ family = socket.AF_INET6 if ":" in host else socket.AF_INET
 tcp, udp = socket.socket(family, socket.SOCK_STREAM), socket.socket(family, socket.SOCK_DGRAM)
 tcp.connect((host, 19)); udp.connect((host, 19)); udp.send(b"begin")
 for sock in (tcp, udp):
-    sock.settimeout(5)
+    sock.settimeout(10)
     assert sock.recv(65536)
 print("flowing", flush=True)
 sys.stdin.readline()
 def alive(sock):
     sock.settimeout(0.3)
-    end = time.monotonic() + 3
+    end = time.monotonic() + 15
     while time.monotonic() < end:
         try:
             if not sock.recv(65536):
@@ -228,7 +228,7 @@ print(alive(tcp), alive(udp), flush=True)
     assert program.stdout is not None
     assert program.stdout.readline() == "flowing\n"
     with Sidecar(lab, policy=POLICY):
-        out, _ = program.communicate("go\n", timeout=20)
+        out, _ = program.communicate("go\n", timeout=60)
         assert out == "False False\n"
 
 
@@ -287,7 +287,7 @@ def test_e19_nothing_that_decides_lies_in_the_shared_volume(lab: Lab) -> None:
         for path in ("/opt/opensandbox/policy.json", "/opt/opensandbox/../opensandbox/x", "//opt/opensandbox/a/b"):
             with Sidecar(lab, policy=POLICY, env={name: path}, wait=False) as sidecar:
                 assert sidecar.process is not None
-                assert sidecar.process.wait(5) == 2
+                assert sidecar.process.wait(20) == 2
                 assert f"OPENSANDBOX_EGRESS_{name}" in sidecar.log
                 assert lab.connect("198.51.100.20", 80) in REJECTED
 
@@ -316,6 +316,6 @@ def test_e19_no_link_is_followed(lab: Lab, at: str, tmp_path: Path) -> None:
 
 def locked(sidecar: Sidecar) -> bool:
     try:
-        return sidecar.api("GET", "/healthz", token=None, timeout=1).status == 503
+        return sidecar.api("GET", "/healthz", token=None).status == 503
     except OSError:
         return False
