@@ -14,7 +14,7 @@ from tests.pure.ingress.gate.asking import base36, reference_signature
 SECRETS = st.binary(min_size=1, max_size=80)
 IDS = st.text("abcXYZ019-._", min_size=1, max_size=30)
 PORTS = st.integers(1, 65535)
-TIMES = st.integers(0, 2**64 - 1)
+TIMES = st.integers(0, 36**13 - 1)
 
 
 def test_a_signature_by_hand() -> None:
@@ -88,9 +88,7 @@ def test_base_36_there_and_back(number: int) -> None:
     assert from_base36(to_base36(number)) == number
 
 
-@pytest.mark.parametrize(
-    "text", ["", "01", "A", "-1", "1_0", " 1", "1 ", "\u0661", "z" * 13, "1" * 14, "3w5e11264sgsg"]
-)
+@pytest.mark.parametrize("text", ["", "01", "A", "-1", "1_0", " 1", "1 ", "\u0661", "z" * 14, "1" * 14])
 def test_what_is_no_expiry(text: str) -> None:
     assert from_base36(text) is None
 
