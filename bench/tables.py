@@ -15,7 +15,7 @@ from bench.load import question
 from egress.dns import cache, service, shedding, upstream
 from egress.dns.budget import ACCOUNTS, KNOWN, Budget, Limits
 from egress.dns.interceptor import TAUGHT, WAYS, Interceptor
-from egress.dns.question import Question
+from egress.dns.question import new_question
 from egress.dns.service import Waiter
 from egress.dns.shedding import Shedding
 from egress.dns.straight import Plain
@@ -85,8 +85,7 @@ def _same() -> object:
 def _flying() -> object:
     flying = {}
     for number in range(upstream.PENDING):
-        question = Question(NAME.format(number), 1, 1.0 + number)
-        question.body = os.urandom(50)
+        question = new_question((NAME.format(number), 1), [], 1.0 + number, os.urandom(50))
         question.places = [(None, os.urandom(2)), (None, os.urandom(2))]  # type: ignore[list-item]
         for _ in range(upstream.WAITING // upstream.PENDING):
             question.waiters.append(Waiter(os.urandom(60), None, ("127.0.0.1", 1000 + number), 1232))
@@ -112,7 +111,7 @@ def _judged() -> object:
         query = parse_query(data)
         assert query is not None
         assert not isinstance(query, bytes)
-        interceptor.learn_way(data, query, 512 + number % 512)
+        interceptor.learn_way(data, query, 512 + number % 512, EVERYTHING, query.question)
     return interceptor
 
 

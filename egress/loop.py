@@ -31,6 +31,7 @@ else:
 
 _READ = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR | select.EPOLLRDHUP
 _EVENTS = 128  # taken in a turn; by itself Python makes room for a thousand each time
+_clock = time.monotonic
 _WRITE = select.EPOLLOUT | select.EPOLLERR | select.EPOLLHUP
 
 
@@ -180,13 +181,16 @@ class Loop:
         os.close(wake)
 
     def _turn(self) -> None:
-        timeout = -1.0
-        if self._soon:
-            timeout = 0.0
-        elif self._timers:
-            timeout = max(0.0, self._timers[0].when - time.monotonic())
         soon = self._soon
+        timers = self._timers
         readers = self._readers
+        timeout = -1.0
+        if soon:
+            timeout = 0.0
+        elif timers:
+            timeout = timers[0].when - _clock()
+            if timeout < 0.0:
+                timeout = 0.0
         self.turns += 1
         for fd, mask in self._epoll.poll(timeout, _EVENTS):
             if mask & _READ:
@@ -206,10 +210,13 @@ class Loop:
                 if writer is not None:
                     self._call(writer)
         for _ in range(len(soon)):  # what these schedule waits for the next turn
-            self._call(soon.popleft())
-        timers = self._timers
+            callback = soon.popleft()
+            try:  # as `_call`
+                callback()
+            except Exception as error:  # noqa: BLE001
+                self._on_error(error)
         if timers:
-            now = time.monotonic()
+            now = _clock()
             while timers and timers[0].when <= now:
                 timer = heapq.heappop(timers)
                 if timer.callback is not None:

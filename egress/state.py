@@ -131,7 +131,18 @@ class Handover:
 
     def add_leases(self, teachings: Iterable[tuple[bytes, Teaching]]) -> bool:
         """Write down what was just learned; False when `store_leases` is due."""
-        return self._leases.append(b"".join([_pack(packed, teaching) for packed, teaching in teachings]))
+        pack = _LEASE.pack
+        # `_pack` without its call where there is no chain: this is done for every answer.
+        return self._leases.append(
+            b"".join(
+                [
+                    pack(teaching[3], teaching[4], len(packed), len(teaching[0]), 0) + packed + teaching[0].encode()
+                    if not teaching[1]
+                    else _pack(packed, teaching)
+                    for packed, teaching in teachings
+                ]
+            )
+        )
 
     def leases(self) -> Iterator[tuple[bytes, Teaching]]:
         """Everything written down, oldest first: later entries of the same name and address replace earlier ones."""

@@ -168,6 +168,15 @@ _STARTS4, _KINDS4 = _flatten(32)
 _STARTS6, _KINDS6 = _flatten(128)
 
 
+# Where ordinary IPv4 addresses begin and end, packed: of one that `bisect_right` puts behind an odd number of these,
+# the class is not ORDINARY. One call, for those who have to ask about every answer.
+EDGES4 = tuple(
+    start.to_bytes(4, "big")
+    for start, kind, before in zip(_STARTS4, _KINDS4, (ORDINARY, *_KINDS4), strict=False)
+    if (kind.address_class is AddressClass.ORDINARY) is not (before.address_class is AddressClass.ORDINARY)
+)
+
+
 _STRICTNESS = {
     AddressClass.ORDINARY: 0,
     AddressClass.INTERNAL: 1,

@@ -251,6 +251,10 @@ class Budget:
             return False, None  # each of them is a zone of its own
         return True, self.account("?." + parent, decision)
 
+    def is_expansion(self, name: str) -> bool:
+        """Is this a name of several labels with a search domain behind it?"""
+        return bool(self._meant(name))
+
     def _meant(self, name: str) -> str:
         """The name in front of a search domain, "" where there is none of several labels."""
         for domain in self._search:

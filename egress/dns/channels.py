@@ -74,18 +74,18 @@ class Pool:
         self._ready = ready
         self._entropy = entropy
         self._drawn = entropy.drawn
-        self._channels: list[Channel] = []
+        self.channels: list[Channel] = []
         self._retired: dict[Channel, None] = {}
 
     def __len__(self) -> int:
         """How many sockets are open, retired ones too."""
-        return len(self._channels) + len(self._retired)
+        return len(self.channels) + len(self._retired)
 
     def take(self, now: float) -> tuple[Channel, bytes]:
         """A channel for the next question, and an id that is free on it. Raises OSError where none can be opened."""
         drawn = self._drawn
         ident, number = drawn.pop() if drawn else self._draw()
-        channels = self._channels
+        channels = self.channels
         # A power of two: each as likely as the other.
         channel = channels[number % POOL] if len(channels) >= POOL else self._another(now, number)
         while ident in channel.ids:
@@ -93,13 +93,13 @@ class Pool:
         return channel, ident
 
     def _draw(self) -> tuple[bytes, int]:
-        if len(self._channels) >= POOL:
-            self.retire(self._channels[0])
+        if len(self.channels) >= POOL:
+            self.retire(self.channels[0])
         return self._entropy.next()
 
     def age(self, now: float) -> None:
         """Give up what is too old."""
-        channels = self._channels  # in the order of their age
+        channels = self.channels  # in the order of their age
         while channels and now - channels[0].born > AGE:
             self.retire(channels[0])
 
@@ -107,14 +107,14 @@ class Pool:
         try:
             return self._open(now)
         except OSError:
-            if not self._channels:
+            if not self.channels:
                 raise
-            return self._channels[number % len(self._channels)]  # out of descriptors: those that are open serve
+            return self.channels[number % len(self.channels)]  # out of descriptors: those that are open serve
 
     def _open(self, now: float) -> Channel:
         channel: Channel = Channel(self._dial(), self._server, now)
         self._loop.add_gathered(channel.fd, self._ready, channel)
-        self._channels.append(channel)
+        self.channels.append(channel)
         return channel
 
     def release(self, channel: Channel, ident: bytes, *, settled_here: bool) -> None:
@@ -131,7 +131,7 @@ class Pool:
         if channel.retired:
             return
         channel.retired = True
-        self._channels.remove(channel)
+        self.channels.remove(channel)
         if not channel.ids:
             self.drop(channel)
             return
@@ -140,14 +140,14 @@ class Pool:
             self.drop(next(iter(self._retired)))  # its questions are asked again elsewhere when they are late
 
     def retire_all(self) -> None:
-        for channel in list(self._channels):
+        for channel in list(self.channels):
             self.retire(channel)
 
     def close(self) -> None:
-        for channel in [*self._channels, *self._retired]:
+        for channel in [*self.channels, *self._retired]:
             channel.retired = True
             self.drop(channel)
-        self._channels.clear()
+        self.channels.clear()
 
     def drop(self, channel: Channel) -> None:
         """Close it; what is out on it has to be asked elsewhere."""

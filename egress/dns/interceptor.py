@@ -73,6 +73,15 @@ class Way(NamedTuple):
     shape: Shape
 
 
+class Named(NamedTuple):
+    """What is known of one ordinary query for a name that a rule names."""
+
+    key: tuple[str, int]  # name and type
+    body: bytes  # our question section
+    ports: PortSet  # what the name opens
+    shape: Shape
+
+
 class Outcome(NamedTuple):
     """What an answer comes to. `denied` set: the client gets a denial; else the records with `rcode`."""
 
@@ -111,6 +120,7 @@ class Interceptor:
         self.ways: dict[
             bytes, Way
         ] = {}  # by the octets from the third on, in lower case behind the header, without the first label
+        self.named: dict[bytes, Named] = {}  # by the octets from the third on: names have few spellings in practice
         self.exact = policy.exact_names
         self.taught: dict[bytes, Teach] = {}
         self._denied = denied
@@ -162,18 +172,23 @@ class Interceptor:
         return self._deny(query, outcome.denied, outcome.rule)
 
     # -- the straight path -----------------------------------------------------------------------------------------
-    def learn_way(self, data: bytes, query: Query, limit: int) -> None:
-        """Remember in `ways` what was decided about `data`, which was read as `query`.
+    def learn_way(self, data: bytes, query: Query, limit: int, ports: PortSet, body: bytes) -> None:
+        """Remember in `ways` what was decided about `data`, which was read as `query` and is asked for with `body`.
 
-        Only where all plain names of the same parent are allowed alike: `exact` names have rules of their own, and
-        beside HINTS each name has to be looked at.
+        Only where all plain names of the same parent are allowed alike: `exact` names have rules of their own and go
+        into `named`, and beside HINTS each name has to be looked at.
         """
+        if query.name in self.exact:
+            self._learn_name(data, query, limit, ports, body)
+            return
         first, _, parent = query.name.partition(".")
         if not parent or any(_related(parent, hint) for hint in HINTS):
             return
-        found = shape(data, query, limit)
         decision = self.policy.decide_below(parent)
-        if found is None or decision.action is not Action.ALLOW:
+        if decision.action is not Action.ALLOW:
+            return
+        found = shape(data, query, limit)
+        if found is None:
             return
         alike, account = (True, None) if self._budget is None else self._budget.below(parent, decision)
         if not alike:
@@ -181,15 +196,28 @@ class Interceptor:
         if len(self.ways) >= WAYS:
             self.ways.clear()
         ordinary, at = found
-        if len(self._shapes) >= SHAPES:
-            self._shapes.clear()
-        ordinary = self._shapes.setdefault(ordinary, ordinary)
         tail = query.question[len(first) + 1 : -4].lower() + query.question[-4:]
         last = 12 + min(64, 259 - len(tail))  # labels have 63 octets, names 255 (RFC 1035 §2.3.4)
         whole = account is not None and account.zone == parent
         self.ways[data[2:12] + data[at:].lower()] = Way(
-            "." + parent, tail, last, decision.ports, account, whole, ordinary
+            "." + parent, tail, last, decision.ports, account, whole, self._shared(ordinary)
         )
+
+    def _learn_name(self, data: bytes, query: Query, limit: int, ports: PortSet, body: bytes) -> None:
+        """An exact name costs no budget, but for one that is another name with a search domain behind it."""
+        if self._budget is not None and self._budget.is_expansion(query.name):
+            return
+        found = shape(data, query, limit)
+        if found is None:
+            return
+        if len(self.named) >= WAYS:
+            self.named.clear()
+        self.named[data[2:]] = Named((query.name, query.qtype), body, ports, self._shared(found[0]))
+
+    def _shared(self, found: Shape) -> Shape:
+        if len(self._shapes) >= SHAPES:
+            self._shapes.clear()
+        return self._shapes.setdefault(found, found)
 
     def teaches_all(self, addresses: tuple[tuple[bytes, int], ...]) -> bool:
         """May an allowed name teach all of these? With exceptions it is `on_answer` that decides."""

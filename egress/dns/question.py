@@ -5,6 +5,7 @@ from __future__ import annotations
 from policies.values import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from egress.dns.channels import Channel
@@ -25,21 +26,39 @@ class Question:
     tcp: Stream | None = None
     simple = False  # asked once, in one place, and nothing has become of it yet
     done = False
+    places: Sequence[tuple[Channel, bytes]] = ()
 
-    def __init__(
-        self, name: str, qtype: int, now: float, body: bytes = b"", judged: object = None, ports: PortSet | None = None
-    ) -> None:
-        self.name = name
-        self.qtype = qtype
-        self.asked = now
-        self.body = body  # our question section, byte for byte
-        self.judged = (
-            judged  # who allowed it, and with which ports: what holds for the answer if nobody else judges now
-        )
-        self.ports = ports
-        self.tried = 0  # bit mask of servers
-        self.waiters: list[Any] = []
-        self.places: list[tuple[Channel, bytes]] = []
+    key: tuple[str, int]  # name and type
+    asked: float  # CLOCK_MONOTONIC seconds
+    body: bytes  # our question section, byte for byte
+    judged: object  # who allowed it, and with which ports: what holds for the answer if nobody else judges now
+    ports: PortSet | None
+    tried: int  # bit mask of servers
+    waiters: list[Any]
+
+    @property
+    def name(self) -> str:
+        return self.key[0]
+
+    @property
+    def qtype(self) -> int:
+        return self.key[1]
+
+
+def new_question(
+    key: tuple[str, int], waiters: list[Any], now: float, body: bytes = b"", judged: object = None,
+    ports: PortSet | None = None,
+) -> Question:  # fmt: skip
+    """A question that nobody was sent yet. A function, since calling an `__init__` costs as much as all of this."""
+    question = Question()
+    question.key = key
+    question.asked = now
+    question.body = body
+    question.judged = judged
+    question.ports = ports
+    question.tried = 0
+    question.waiters = waiters
+    return question
 
 
 class Health:

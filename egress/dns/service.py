@@ -14,12 +14,15 @@ decided again under the policy that then holds: an answer decided under an old p
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 from egress.dns import wire
 from egress.dns.interceptor import DENIED_TTL, LEARN, Ask, Interceptor, Outcome
 from egress.dns.shedding import Shedding
 from egress.dns.straight import ROOM, Plain
 from egress.dns.wire import PLAIN
 from egress.firewall.leases import Full
+from policies.special import EDGES4
 from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 
     from egress.dns.answer import Answer
     from egress.dns.cache import Kept
+    from egress.dns.packets import OneByOne, Packets
     from egress.dns.question import Question
     from egress.dns.straight import Shape
     from egress.dns.upstream import Answered, Upstream
@@ -37,7 +41,6 @@ if TYPE_CHECKING:
     from egress.loop import Loop
     from policies.ports import PortSet
 
-DRAIN = 64  # packets taken from one socket before others have their turn
 UDP_LIMIT = 1232  # octets of a UDP answer (DNS flag day 2020: no fragments)
 TCP_LIMIT = 65535
 SAME = 4096  # queries whose bytes are remembered with their reply
@@ -95,6 +98,7 @@ class Service:
         self._parked: list[tuple[Question, Answer | Plain]] = []
         self._parked_records = 0
         self._listening: list[socket.socket] = []
+        self._packets: dict[socket.socket, Packets | OneByOne] = {}  # of those where packets kept coming
         self._complained = float("-inf")
 
     # -- policy --------------------------------------------------------------------------------------------------
@@ -131,6 +135,7 @@ class Service:
         for sock in self._listening:
             self._loop.remove_reader(sock.fileno())
         self._listening.clear()
+        self._packets.clear()
         self._parked.clear()
         if self.upstream is not None:
             self.upstream.close()
@@ -148,27 +153,36 @@ class Service:
             self._shed(sock, now)
             return
         turn = self._loop.turns
-        # Only where packets kept coming: looking for a second one costs as much as reading it.
-        most = DRAIN if turn - self._turn == 1 else 1
+        again = turn - self._turn == 1
         self._turn = turn
-        recvfrom = sock.recvfrom
-        sendto = sock.sendto
-        same = self._same.get
-        interceptor, upstream = self.interceptor, self.upstream
-        ways, exact = interceptor.ways.get, interceptor.exact
-        young, old = interceptor.cache.young, interceptor.cache.old
-        for _ in range(most):
+        if not again:  # only where packets kept coming: looking for a second one costs as much as reading it
             try:
-                data, address = recvfrom(4096)
-            except OSError:  # nothing left; or an error of an earlier reply, which is the client's loss
-                break
-            hit = same(data[2:])
-            if hit is not None and hit[0] > now:
-                try:
-                    sendto(data[:2] + hit[1], address)
-                except OSError:
-                    pass
-                continue
+                data, address = sock.recvfrom(4096)
+            except OSError:  # nothing there; or an error of an earlier reply, which is the client's loss
+                return
+            hit = self._same.get(data[2:])
+            if hit is None or hit[0] <= now:
+                self._queries(((data, address),), sock, now)
+                return
+            try:
+                sock.sendto(data[:2] + hit[1], address)
+            except OSError:
+                pass
+            return
+        packets = self._packets.get(sock) or self._many(sock)
+        others = packets.take(self._same.get, now)
+        if others:
+            self._queries(others, packets, now)
+            packets.flush()
+        if packets.taken == packets.most and self._shedding.look(sock, now):
+            self._report("a flood of questions: what there is too much of is dropped")
+
+    def _queries(self, queries: Iterable[tuple[bytes, Any]], out: Any, now: float) -> None:
+        """What came over UDP to `out`, as (octets, address), and cannot be answered by its octets alone."""
+        interceptor, upstream = self.interceptor, self.upstream
+        ways, exact, named = interceptor.ways.get, interceptor.exact, interceptor.named.get
+        young, old = interceptor.cache.young, interceptor.cache.old
+        for data, address in queries:
             # The straight path, inline: a call would cost what it saves.
             try:
                 at = data[12] + 13  # where the parent begins, if this octet counts a label
@@ -185,26 +199,38 @@ class Service:
                     kept = young.get(key) or old.get(key)
                     if name in exact:
                         pass
-                    elif kept is not None:
-                        if self._serve(data, sock, address, kept, shape, at + len(tail), now):
+                    elif kept is not None and kept[2] > now:
+                        if self._serve(data, out, address, kept, shape, at + len(tail), now):
                             continue
                     elif account is None or account.admits(name, now, at - 12 if whole else 0):
-                        waiter = (data, sock, address, limit, shape)
+                        waiter = (data, out, address, limit, shape)
                         body = data[12:13] + label + tail
                         if upstream.ask(name, qtype, waiter, now, body, interceptor, ports):
                             continue
-            self._query(data, sock, address, UDP_LIMIT, now)
-        else:
-            if most == DRAIN and self._shedding.look(sock, now):
-                self._report("a flood of questions: what there is too much of is dropped")
+            known = named(data[2:])
+            if known is not None and upstream is not None:
+                key, body, ports, shape = known
+                kept = young.get(key) or old.get(key)
+                if kept is not None and kept[2] > now:
+                    if self._serve(data, out, address, kept, shape, 12 + len(body), now):
+                        continue
+                elif upstream.ask(*key, (data, out, address, shape[1], shape), now, body, interceptor, ports):
+                    continue
+            self._query(data, out, address, UDP_LIMIT, now)
+
+    def _many(self, sock: socket.socket) -> Packets | OneByOne:
+        from egress.dns.packets import packets_of  # not on the way to the first answer
+
+        packets = self._packets[sock] = packets_of(sock)
+        return packets
 
     def _serve(
         self, data: bytes, out: socket.socket, address: Any, kept: Kept, shape: Shape, asked: int, now: float
     ) -> bool:
         """Answer with what is in the cache for an allowed name, whose question ends at `asked`. Where that is not
-        ordinary, or its time is up: False."""
+        ordinary: False."""
         plain, born, until = kept
-        if until <= now or not isinstance(plain, Plain):
+        if not isinstance(plain, Plain):
             return False
         age = int(now - born)
         records = plain.aged(age)
@@ -261,12 +287,13 @@ class Service:
             if upstream is None:
                 self._send(out, wire.error(query, SERVFAIL, NOT_READY, "the guard is not ready"), address)
                 return
-            if limit != TCP_LIMIT:
-                interceptor.learn_way(data, query, limit)
             waiter = Waiter(data, out, address, limit)
             body = query.question
             body = body[:-4].lower() + body[-4:]  # octets that count labels lie below the letters
-            if not upstream.ask(query.name, query.qtype, waiter, now, body, interceptor, decided.decision.ports):
+            ports = decided.decision.ports
+            if limit != TCP_LIMIT:
+                interceptor.learn_way(data, query, limit, ports, body)
+            if not upstream.ask(query.name, query.qtype, waiter, now, body, interceptor, ports):
                 self._send(out, wire.error(query, SERVFAIL, OTHER, "too many questions in flight"), address)
             return
         if limit != TCP_LIMIT and interceptor.same_until > now:
@@ -294,6 +321,7 @@ class Service:
     def _answers(self, finished: Iterable[Answered], now: float) -> None:
         interceptor, leases = self.interceptor, self.leases
         grants: list[Grant] = []
+        written: list[tuple[Question, Plain]] = []  # ordinary ones, which wait for the kernel
         results: list[tuple[Question, Outcome | Plain, bool]] = []
         enforcing = self._open is not None
         room = 0 if self._held or not enforcing else leases.capacity - len(leases)
@@ -303,14 +331,17 @@ class Service:
             if room > 0 and type(answer) is Plain and question.judged is interceptor:
                 addresses = answer[1]
                 packed, ttl = addresses[0]
-                if len(addresses) == 1 and (taught(packed) or verdict(packed)) is LEARN:
-                    grant = learn(question.name, (), question.ports, packed, ttl, now)  # type: ignore[arg-type]
+                if len(addresses) == 1 and (
+                    (len(packed) == 4 and not bisect_right(EDGES4, packed) & 1)
+                    or (taught(packed) or verdict(packed)) is LEARN
+                ):
+                    grant = learn(question.key[0], (), question.ports, packed, ttl, now)  # type: ignore[arg-type]
                     if grant is None:
-                        reply(question, answer, now)
+                        reply(((question, answer),), now)
                     else:
                         room -= 1
                         grants.append(grant)
-                        results.append((question, answer, True))
+                        written.append((question, answer))
                     continue
             if answer is None:
                 silent = Outcome(SERVFAIL, note="no resolver answered in time", ede=NO_REACHABLE_AUTHORITY)
@@ -335,17 +366,23 @@ class Service:
                 grants += mine
                 results.append((question, result, True))
             elif isinstance(result, Plain):
-                reply(question, result, now)  # nothing of it is new: it need not wait
+                reply(((question, result),), now)  # nothing of it is new: it need not wait
             else:
                 results.append((question, result, False))
         failed = bool(grants) and not self._commit(grants, now)
+        if failed:
+            results += [(question, plain, True) for question, plain in written]
+        else:
+            reply(written, now)
         for question, result, writes in results:
             if writes and failed:
                 self._reply(question, Outcome(SERVFAIL, note="the kernel refused the address", ede=OTHER), now)
             elif isinstance(result, Plain):
-                reply(question, result, now)
+                reply(((question, result),), now)
             else:
                 self._reply(question, result, now)
+        for packets in self._packets.values():
+            packets.flush()
         if leases.unwritten or (grants and not failed):
             try:
                 self._remember(() if failed else grants)
@@ -409,27 +446,30 @@ class Service:
             full = full or not all(packed in leases for packed, _ in teaches)  # it pushed out its own
         if not full:
             return mine
-        kept = {grant.packed for grant in others}  # what other answers of this round are about to open
-        leases.refused([grant for grant in mine if grant.packed not in kept])
+        kept = {packed for packed, *_ in others}  # what other answers of this round are about to open
+        leases.refused([grant for grant in mine if grant[0] not in kept])
         self._complain(f"{name}: no room for another learned address ({leases.capacity} are open)", now)
         return None
 
-    def _reply_plain(self, question: Question, plain: Plain, now: float) -> None:
-        """As `_reply`, for an ordinary answer."""
-        records, teaches, ttl, _ = plain
-        asked = 12 + len(question.body)
-        room = asked + len(records) + ROOM
-        for data, out, address, limit, shape in question.waiters:
-            if shape is not None and room <= limit:
-                _, _, heads, opt = shape
-                message = data[:2] + heads[len(teaches)] + data[12:asked] + records + opt
-            else:
-                message = plain.serve(Waiter(data, out, address, limit).query, 0, limit)
-            try:
-                out.sendto(message, address)
-            except OSError:
-                pass  # as `_send`
-        self.interceptor.keep(question.name, question.qtype, plain, ttl, now)  # nobody waits for it
+    def _reply_plain(self, answered: Iterable[tuple[Question, Plain]], now: float) -> None:
+        """As `_reply`, for ordinary answers."""
+        keep = self.interceptor.keep
+        for question, plain in answered:
+            records, teaches, ttl, _ = plain
+            asked = 12 + len(question.body)
+            room = asked + len(records) + ROOM
+            for data, out, address, limit, shape in question.waiters:
+                if shape is not None and room <= limit:
+                    _, _, heads, opt = shape
+                    message = data[:2] + heads[len(teaches)] + data[12:asked] + records + opt
+                else:
+                    message = plain.serve(Waiter(data, out, address, limit).query, 0, limit)
+                try:
+                    out.sendto(message, address)
+                except OSError:
+                    pass  # as `_send`
+            name, qtype = question.key
+            keep(name, qtype, plain, ttl, now)  # nobody waits for it
 
     def _reply(self, question: Question, outcome: Outcome, now: float) -> None:
         waiters = [Waiter(*waiter) for waiter in question.waiters]

@@ -17,8 +17,8 @@ import socket
 from collections import deque
 
 from egress.dns.answer import parse_answer
-from egress.dns.channels import STRAYS, Channel, Entropy, Pool
-from egress.dns.question import DOWN_AFTER, PROBING, Health, Question
+from egress.dns.channels import POOL, STRAYS, Channel, Entropy, Pool
+from egress.dns.question import DOWN_AFTER, PROBING, Health, Question, new_question
 from egress.dns.straight import Plain, read_answer
 from egress.dns.stream import Stream
 from egress.dns.wire import WireError, ask
@@ -92,6 +92,7 @@ class Upstream:
         self._pools: list[Pool] = []
         for index in range(len(servers)):
             self._pools.append(Pool(loop, index, self._dialler(index), self._ready, self._entropy))
+        self._first = self._pools[0].channels
         self._flying: dict[tuple[str, int], Question] = {}
         self._joined = 0  # clients that wait for a question, but for each one's first
         self._most = PENDING  # questions that may be in flight
@@ -126,8 +127,27 @@ class Upstream:
                 return self._join(flying[key], waiter)
         if not self._ticking:
             self._tick_later(now)
-        question = flying[key] = Question(name, qtype, now, body or _section(name, qtype), judged, ports)
-        question.waiters.append(waiter)
+        if not body:
+            body = _section(name, qtype)
+        question = flying[key] = new_question(key, [waiter], now, body, judged, ports)
+        # As a rule the first server is well and its sockets are all there: what `_send_to` comes to then.
+        drawn, channels = self._entropy.drawn, self._first
+        if drawn and len(channels) == POOL and self.health[0].failures < DOWN_AFTER:
+            ident, number = drawn.pop()
+            channel = channels[number % POOL]
+            ids = channel.ids
+            if ident not in ids:
+                try:
+                    channel.send(ident + _HEAD + body + _OPT)
+                    sent = True
+                except OSError as error:
+                    sent = self._lost(channel, error)
+                if sent:
+                    ids[ident] = question
+                    question.tried = 1
+                    question.simple = True
+                    question.places = [(channel, ident)]
+                    return True
         if self.health[0].failures >= DOWN_AFTER:
             self._send(question, now)
         elif not self._send_to(question, 0, now):
@@ -162,7 +182,7 @@ class Upstream:
         """Ask every server for `name`'s NS: silence counts as a failure, any answer brings back who was down."""
         now = self._loop.now()
         for index in range(len(self.servers)):
-            probe = Question(name, NS, now, _section(name, NS))
+            probe = new_question((name, NS), [], now, _section(name, NS))
             probe.stage = PROBING
             self._probes[probe] = None
             self._send_to(probe, index, now)
@@ -218,7 +238,7 @@ class Upstream:
             return False
         channel.ids[ident] = question
         question.simple = not question.places  # out in one place only
-        question.places.append((channel, ident))
+        question.places = [*question.places, (channel, ident)]
         return True
 
     def _lost(self, channel: Channel, error: OSError) -> bool:
@@ -240,7 +260,7 @@ class Upstream:
         """One packet of each ready socket, checked; and whatever failed or came over TCP meanwhile."""
         self._woken = False
         finished: list[Answered] = []
-        ready = self._ready.copy()
+        ready = self._ready[:]
         self._ready.clear()
         flying = self._flying
         well = -1  # the server that was last heard of in this round
@@ -259,7 +279,8 @@ class Upstream:
             if question is None:
                 self._stray(channel, data)
                 continue
-            plain = read_answer(data, question.body, question.qtype)
+            key = question.key
+            plain = read_answer(data, question.body, key[1])
             if plain is None or not question.simple:
                 channel.ids[ident] = question
                 if len(data) <= 12:
@@ -274,7 +295,7 @@ class Upstream:
                 health.failures = 0
                 health.srtt += (now - question.asked - health.srtt) * 0.125
             question.done = True
-            del flying[question.name, question.qtype]
+            del flying[key]
             if len(question.waiters) > 1:
                 self._more(1 - len(question.waiters))
             if channel.retired and not channel.ids:
@@ -373,15 +394,14 @@ class Upstream:
     def _finish(self, question: Question, channel: Channel | None) -> None:
         """It is settled, by what came on `channel` where that is given."""
         question.done = True
-        key = (question.name, question.qtype)
-        if self._flying.get(key) is question:  # a probe may ask what a client asks
-            del self._flying[key]
+        if self._flying.get(question.key) is question:  # a probe may ask what a client asks
+            del self._flying[question.key]
         if len(question.waiters) > 1:
             self._more(1 - len(question.waiters))
         self._probes.pop(question, None)
         for place, ident in question.places:
             self._pools[place.server].release(place, ident, settled_here=place is channel)
-        question.places.clear()
+        question.places = ()
         if question.tcp is not None:
             question.tcp.close()
             self._hung_up(question)

@@ -58,13 +58,13 @@ class House:
         return Interceptor(policy(*rules, default=default), 1, self.denials.append)
 
     def _open(self, grants: Sequence[Grant]) -> None:
-        self.events.append(("write", [(socket.inet_ntoa(grant.packed), grant.ports) for grant in grants]))
+        self.events.append(("write", [(socket.inet_ntoa(packed), ports) for packed, ports, _, _, _ in grants]))
         if self.fault is not None:
             raise self.fault
 
     def _remember(self, grants: Sequence[Grant]) -> None:
         unwritten, self.leases.unwritten = self.leases.unwritten, []
-        names = [grant.teaching.name for grant in grants if grant.teaching] + [known.name for _, known in unwritten]
+        names = [teaching.name for *_, teaching in grants if teaching] + [known.name for _, known in unwritten]
         self.events.append(("remember", sorted(names)))
 
     def ask(self, name: str = "api.example.com", qtype: int = A, **more: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from egress.dns import service as service_module
 from egress.dns.interceptor import BLOCKED
-from egress.dns.question import Question
+from egress.dns.question import new_question
 from egress.dns.service import NOT_READY, PARKED, SAME, Waiter
 from policies.ports import PortSet
 from tests.pure.dns.house import RULES, House
@@ -372,9 +372,10 @@ def test_an_answer_without_room_does_not_take_another_answer_of_its_round_along(
     house.events.clear()
     answers = []
     for name, addresses in (("good", ["198.51.100.7"]), ("greedy", [f"198.51.100.{n}" for n in (7, 8, 9)])):
-        question = Question(f"{name}.example.com", A, 0.0)
-        waiter = Waiter(ask_bytes(question.name), house.door, house.client.getsockname(), 1232)
-        question.waiters.append(waiter)
+        asking = f"{name}.example.com"
+        question = new_question(
+            (asking, A), [Waiter(ask_bytes(asking), house.door, house.client.getsockname(), 1232)], 0.0
+        )
         records = [address(question.name, text, 900 if name == "greedy" else 300) for text in addresses]
         answers.append((question, answer(*records)))
     house.service._answers(reversed(answers) if greedy_first else answers, house.clock.now())

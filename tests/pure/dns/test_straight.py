@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from egress.dns import straight, wire
 from egress.dns.answer import DAY, parse_answer
+from egress.dns.budget import Budget, Limits
 from egress.dns.interceptor import WAYS, Interceptor
 from egress.dns.service import Waiter
 from egress.dns.straight import MOST, read_answer, shape
@@ -245,9 +246,13 @@ def test_what_is_kept_is_served_straight_as_it_is_carefully(
     assert one.service._same == other.service._same
 
 
-def test_the_second_of_a_kind_goes_straight(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("one.example.com", "TWO.Example.com"), ("web.example.com", "web.example.com"), ("Example.net", "Example.net")],
+)
+def test_the_second_of_a_kind_goes_straight(monkeypatch: pytest.MonkeyPatch, first: str, second: str) -> None:
     side = Side()
-    assert side.straight(ask_bytes("one.example.com"))[0]
+    assert side.straight(ask_bytes(first))[0]
 
     def refuse(_: bytes) -> None:
         raise AssertionError("read carefully")
@@ -260,7 +265,7 @@ def test_the_second_of_a_kind_goes_straight(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(wire, "parse_query", refuse)
     monkeypatch.setattr(side.noted, "ask", ask)
-    side.straight(ask_bytes("TWO.Example.com", ident=7))
+    side.straight(ask_bytes(second, ident=7))
     (waiter,) = waiting
     assert Waiter(*waiter).shape is not None
 
@@ -318,6 +323,26 @@ def test_e14_shapes_and_parents_are_bounded() -> None:
     asked = query()
     assert shape(ask_bytes(), asked, 512) is not None
     assert shape(ask_bytes()[:-2] + b"\0\4\0\x0a\0\0", asked, 512) is None  # options differ from query to query
+
+
+def test_e14_spellings_of_exact_names_are_bounded() -> None:
+    side = Side()
+    for number in range(WAYS + 200):
+        letters = "".join(
+            letter.upper() if number >> place & 1 else letter for place, letter in enumerate("webexamplecom")
+        )
+        side.straight(ask_bytes(f"{letters[:3]}.{letters[3:10]}.{letters[10:]}"))
+    assert 0 < len(side.service.interceptor.named) <= WAYS
+
+
+def test_e10_an_exact_name_that_hides_another_is_paid_for_each_time() -> None:
+    """`api.example.com` with a search domain behind it counts as `api.example.com`, whoever names the whole."""
+    rules = policy(allow("*.example.com"), allow("api.example.com.svc.local"), allow("api.svc.local"))
+    judge = Interceptor(rules, 1, lambda _: None, Budget(Limits(octets=1000), ("svc.local",)))
+    for name in ("api.example.com.svc.local", "api.svc.local"):
+        data, asked = ask_bytes(name), query(name)
+        judge.learn_way(data, asked, 1232, rules.decide_name(name).ports, asked.question)
+    assert [found.key[0] for found in judge.named.values()] == ["api.svc.local"]
 
 
 def test_octets_of_opt_that_look_like_letters_are_not_confused() -> None:

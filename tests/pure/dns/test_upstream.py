@@ -248,7 +248,7 @@ def test_e14_waiters_are_bounded_for_each_question_and_for_all(theatre: Theatre)
 def tables(stage: Stage) -> dict[str, int]:
     """The size of everything that an upstream keeps."""
     up = stage.upstream
-    channels_ = [channel for pool in up._pools for channel in (*pool._channels, *pool._retired)]
+    channels_ = [channel for pool in up._pools for channel in (*pool.channels, *pool._retired)]
     return {
         "flying": len(up._flying),
         "probes": len(up._probes),

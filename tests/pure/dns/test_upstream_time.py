@@ -84,10 +84,13 @@ def test_icmp_passes_a_server_over_at_once(theatre: Theatre) -> None:
     assert stage.addresses() == [OTHER]
 
 
+@pytest.mark.parametrize("straight", [False, True])
 def test_icmp_met_while_sending_passes_the_earlier_question_on_too(
-    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+    theatre: Theatre, monkeypatch: pytest.MonkeyPatch, *, straight: bool
 ) -> None:
     monkeypatch.setattr("egress.dns.channels.POOL", 1)
+    if straight:
+        monkeypatch.setattr("egress.dns.upstream.POOL", 1)  # all sockets are there: the ordinary question's way
     first, second = theatre.resolvers(2)
     stage = theatre.stage(first, second)
     first.close()

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import ipaddress
 import json
+from bisect import bisect_right
 
 import pytest
 
 from policies.matcher import Teach, compile_policy
 from policies.parser import parse_policy
-from policies.special import AddressClass, classify
+from policies.special import EDGES4, AddressClass, classify
 
 NEVER, INTERNAL, ORDINARY = "never", "under default allow", "always"
 
@@ -211,3 +212,23 @@ def test_forms_of_ordinary_addresses_stay_what_they_were() -> None:
     assert taught(ipaddress.ip_address("2002:808:808::1")) == ORDINARY
     assert taught(ipaddress.ip_address("2606:4700::5efe:808:808")) == ORDINARY
     assert classify(ipaddress.ip_address("::2").packed).address_class is AddressClass.INTERNAL
+
+
+def test_the_edges_of_what_is_ordinary_are_where_the_classes_say() -> None:
+    """Just before, at and behind every edge of every row, and one of each 65,536."""
+    near = {
+        edge + step
+        for text in (*(text for text, *_ in REGISTRY), "100.100.100.200", "168.63.129.16", "192.0.0.192")
+        if ":" not in text
+        for network in (ipaddress.ip_network(text),)
+        for edge in (int(network[0]), int(network[-1]))
+        for step in (-1, 0, 1)
+    }
+    for number in sorted(number for number in near if 0 <= number < 1 << 32):
+        packed = number.to_bytes(4, "big")
+        ordinary = classify(packed).address_class is AddressClass.ORDINARY
+        assert (bisect_right(EDGES4, packed) % 2 == 0) is ordinary, ipaddress.ip_address(packed)
+    for front in range(1 << 16):
+        packed = front.to_bytes(2, "big") + b"\1\2"
+        ordinary = classify(packed).address_class is AddressClass.ORDINARY
+        assert (bisect_right(EDGES4, packed) % 2 == 0) is ordinary, ipaddress.ip_address(packed)
