@@ -203,7 +203,8 @@ class Lab:
 
     def unguard(self) -> None:
         """Take the guard's tables out of the sandbox, so that it stands open again."""
-        for family, name in (("inet", "sallyport"), ("inet", "sallyport_cut"), ("netdev", "sallyport")):
+        tables = [("inet", f"sallyport{name}") for name in ("", "_cut", "_shut")] + [("netdev", "sallyport")]
+        for family, name in tables:
             # `add` first: nft 1.0.6 has no `destroy`, and deleting what isn't there is an error.
             with contextlib.suppress(Exception):
                 self.sandbox.nft(f"add table {family} {name}\ndelete table {family} {name}\n")
