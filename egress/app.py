@@ -403,6 +403,8 @@ class Worker:
 
     def _measure(self) -> tuple[Metric, ...]:
         undelivered = 0 if self._exporter is None else self._exporter.failed
+        if self._webhook is not None:
+            self._counters.untold = self._webhook.dropped
         return snapshot(self._counters, self._machine, self.guard.rules, self.guard.updates, undelivered)
 
     def _prometheus(self) -> bytes:

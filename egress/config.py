@@ -129,6 +129,8 @@ def from_env(environ: Mapping[str, str], resolv_conf: str) -> Config:
     networks = _unique(read_network(PREFIX + "DOH_BLOCKLIST", part) for part in env.listed("DOH_BLOCKLIST"))
     if networks and not block_doh:
         warnings.append(f"{PREFIX}DOH_BLOCKLIST has no effect without {PREFIX}BLOCK_DOH_443=true")
+    if block_doh and mode == "dns":
+        warnings.append(f"{PREFIX}BLOCK_DOH_443 has no effect in {PREFIX}MODE=dns; write dns+nft there")
     unknown = sorted(
         name
         for name in environ

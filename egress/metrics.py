@@ -83,6 +83,7 @@ class Counters:
         self.expansions = 0  # the same that only a search domain had made
         self.over_budget = 0
         self.connections = 0  # refused by the name guard
+        self.untold = 0  # denials that the webhook's full queue did not take
 
 
 class Machine:
@@ -131,6 +132,8 @@ def snapshot(counters: Counters, machine: Machine, rules: int, updates: int, und
                counters.over_budget),
         Metric("egress.sni.denied_total", "", "Connections refused for their name, or for having none", "sum",
                counters.connections),
+        Metric("egress.webhook.dropped_total", "", "Denials that the webhook was not told, its queue being full", "sum",
+               counters.untold),
         Metric("egress.nftables.rules.count", "{element}", "Rules in force in the kernel", "gauge", rules),
         Metric("egress.nftables.updates.count", "", "Rulesets and batches of addresses written to the kernel", "sum",
                updates),

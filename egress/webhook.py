@@ -66,7 +66,7 @@ class Webhook:
         self._told: dict[str, float] = {}  # name -> when; oldest first
         self._queue: SimpleQueue[bytes | None] | None = None
         self._stop: Event | None = None
-        self._quiet_until = 0.0
+        self._quiet_until = {"full": 0.0, "undelivered": 0.0}
         self.dropped = 0
         self.sent = 0
         self.failed = 0
@@ -87,7 +87,7 @@ class Webhook:
             queue = None
         if queue is None or queue.qsize() >= QUEUE:
             self.dropped += 1
-            self._trouble(f"deny webhook: the queue is full, {self.dropped} denials were not told so far")
+            self._trouble("full", f"deny webhook: the queue is full, {self.dropped} denials were not told so far")
             return
         self._told[name] = now
         document = {
@@ -114,11 +114,11 @@ class Webhook:
         self._queue, self._stop = queue, stop
         return queue
 
-    def _trouble(self, text: str) -> None:
-        """Report on the loop, but not more than once a minute."""
+    def _trouble(self, kind: str, text: str) -> None:
+        """Report on the loop, but not more than once a minute for each kind."""
         now = self._loop.now()
-        if now >= self._quiet_until:
-            self._quiet_until = now + _QUIET
+        if now >= self._quiet_until[kind]:
+            self._quiet_until[kind] = now + _QUIET
             self._report(text)
 
     # -- on the thread ---------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ class Webhook:
                 if stop.is_set():
                     return
                 text = f"deny webhook: not delivered: {problem}"
-                self._loop.call_threadsafe(lambda text=text: self._trouble(text))  # type: ignore[misc]
+                self._loop.call_threadsafe(lambda text=text: self._trouble("undelivered", text))  # type: ignore[misc]
 
     def _deliver(self, body: bytes, stop: Event) -> str | None:
         """POST until it is taken, refused or given up; None when it was taken."""

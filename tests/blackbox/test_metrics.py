@@ -164,3 +164,20 @@ def test_the_control_api_shows_them_without_a_token_and_without_names(lab: Lab, 
     for secret in ("example", "198.51", "sbx-9"):
         assert secret not in answer.text
     assert sidecar.api("POST", "/metrics", b"").status == 405
+
+
+def test_denials_that_the_webhook_was_not_told_are_counted(lab: Lab, start_sidecar: Start) -> None:
+    """Nobody listens there: each denial takes seconds of trying, and 256 may wait."""
+    sidecar = start_sidecar(policy=DENY_ALL, env={"DENY_WEBHOOK": "http://198.51.100.80:9/"})
+
+    def untold() -> int:
+        text = sidecar.api("GET", "/metrics").text
+        return next(
+            int(line.split()[1]) for line in text.splitlines() if line.startswith("egress_webhook_dropped_total ")
+        )
+
+    assert untold() == 0
+    for number in range(400):
+        lab.query(f"n{number}.example.com")
+    assert soon(lambda: 0 < untold() <= 400 - 256)
+    assert "denials were not told" in sidecar.wait_for_log("the queue is full")

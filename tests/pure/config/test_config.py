@@ -284,6 +284,13 @@ def test_the_name_guard() -> None:
     assert any(f"{PREFIX}SNI_ECH has no effect" in warning for warning in alone.warnings)
 
 
+def test_doh_blocking_that_the_mode_does_not_hold_is_said() -> None:
+    told = f"{PREFIX}BLOCK_DOH_443 has no effect in {PREFIX}MODE=dns; write dns+nft there"
+    for mode, wanted in (("dns", True), ("dns+nft", False)):
+        found = from_env({PREFIX + "BLOCK_DOH_443": "true", PREFIX + "MODE": mode}, RESOLV)
+        assert (told in found.warnings) == wanted
+
+
 def test_a_guard_from_outside_has_none_and_says_so() -> None:
     with pytest.raises(ConfigError, match=f"^{PREFIX}SNI: "):
         host_config({PREFIX + "SNI": "enforce"})
