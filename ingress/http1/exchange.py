@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _IDEMPOTENT = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE", b"PROPFIND", b"REPORT", b"SEARCH"))
 """Methods that may be sent again (RFC 9110 section 9.2.2)."""
+_NONE = cast("Admission", None)  # before the gate was asked
 _FRAMING = 65_536
 """Octets of chunk framing that a body may have however small its limit is."""
 
@@ -51,7 +52,7 @@ class Exchange(Connection):
 
     def __init__(self, core: Gateway, address: str, secure: bool) -> None:
         super().__init__(core, address, secure)
-        self.admission: Admission = cast("Admission", None)
+        self.admission: Admission = _NONE
         self.plain = False
         """The answer's head depends on nothing but what the sandbox sends."""
         self.write_paused = False
@@ -109,7 +110,7 @@ class Exchange(Connection):
         self.closing = not self._keep
         self.received = self.sent = self._sent_before = 0
         self._retried = False
-        self.admission = cast("Admission", None)
+        self.admission = _NONE
         self._chunks = None
         self._left = 0
         self.status = 0
@@ -153,10 +154,10 @@ class Exchange(Connection):
         if outside.trusted:
             outside = core.behind(outside, head.fields)
         found = core.gate.admit(head, outside.address, outside.secure, time.time())
-        if type(found) is Reply:
+        if isinstance(found, Reply):
             self._reply(found)
             return
-        self.admission = admission = cast("Admission", found)
+        self.admission = admission = found
         sandbox = admission.sandbox
         endpoint = self._lately
         if (
