@@ -22,7 +22,7 @@ from egress.dns.shedding import Shedding
 from egress.dns.straight import ROOM, Plain
 from egress.dns.wire import PLAIN
 from egress.firewall.leases import Full
-from policies.special import EDGES4
+from policies.ordinary import EDGES4
 from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:

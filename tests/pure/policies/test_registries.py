@@ -14,8 +14,9 @@ from bisect import bisect_right
 import pytest
 
 from policies.matcher import Teach, compile_policy
+from policies.ordinary import EDGES4
 from policies.parser import parse_policy
-from policies.special import EDGES4, AddressClass, classify
+from policies.special import AddressClass, classify
 
 NEVER, INTERNAL, ORDINARY = "never", "under default allow", "always"
 
