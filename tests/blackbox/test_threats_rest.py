@@ -8,7 +8,6 @@ import statistics
 import struct
 import subprocess
 import sys
-import time
 from pathlib import Path
 from socket import AF_INET, AF_INET6, SO_LINGER, SO_REUSEADDR, SOCK_STREAM, SOL_SOCKET
 from typing import TYPE_CHECKING
@@ -149,18 +148,16 @@ def test_e14_a_flood_from_many_sockets_starves_nobody(internet: Internet, kind: 
         assert lab.query("api.example.com").addresses == [NAMED]
         before = proportional(place.sidecar.worker_pid)
         worker = place.sidecar.worker_pid
-        argv = [sys.executable, "-I", "-c", _FLOOD, kind, "0.8"]
+        argv = [sys.executable, "-I", "-c", _FLOOD, kind, "2"]
         flood = lab.sandbox.popen(argv, identity=CONTAINER_ROOT, stdout=subprocess.PIPE, text=True)
-        times, statuses = [], set()
+        tries, statuses = [], set()
         while flood.poll() is None:
-            begun = time.monotonic()
-            assert soon(lambda: honest(lab))
-            times.append(time.monotonic() - begun)
+            tries.append(next(number for number in range(1, 20) if honest(lab)))
             statuses.add(place.sidecar.api("GET", "/healthz").status)
         sent = int(flood.communicate()[0])
         assert sent > 1000, "the control: it was a flood"
         assert statuses == {200}
-        assert statistics.median(times) < 1.0
+        assert statistics.median(tries) < 2, "most are answered at the first try"
         assert place.sidecar.worker_pid == worker
         assert soon(lambda: proportional(worker) - before < 20 << 20)
         assert "Traceback" not in place.sidecar.log
@@ -170,7 +167,7 @@ def test_e14_a_flood_from_many_sockets_starves_nobody(internet: Internet, kind: 
 def honest(lab: Lab) -> bool:
     """A full socket drops, as UDP does; whoever asks asks again."""
     try:
-        return lab.query("api.example.com", timeout=1).addresses == [NAMED]
+        return lab.query("api.example.com", timeout=2).addresses == [NAMED]
     except NoReply:
         return False
 

@@ -245,7 +245,7 @@ def test_e13_slow_requests_time_out(
         data = b""
         with contextlib.suppress(TimeoutError):
             sock.settimeout(0.2)
-            while time.monotonic() - started < 5:
+            while time.monotonic() - started < 20:
                 with contextlib.suppress(TimeoutError):
                     part = sock.recv(65536)
                     if not part:
@@ -253,7 +253,7 @@ def test_e13_slow_requests_time_out(
                     data += part
                 if status == [408] and sent.endswith(b"123") and not data:
                     sock.sendall(b"4")  # a trickle does not extend the time
-        assert time.monotonic() - started < 4
+        assert time.monotonic() - started < 15
     assert statuses(data) == status
     assert control.call("GET").status == 200
 
@@ -267,7 +267,7 @@ def test_a_client_that_does_not_read(control: Control, monkeypatch: pytest.Monke
         with contextlib.suppress(OSError):
             sock.sendall(GET * 200)
         assert control.call("GET").status == 200
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 20
         while control.server.connections and time.monotonic() < deadline:
             time.sleep(0.1)
         assert control.server.connections == 0
