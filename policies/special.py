@@ -155,26 +155,20 @@ SPECIAL_BLOCKS: tuple[tuple[Network, Kind], ...] = tuple(
 
 def _flatten(bits: int) -> tuple[list[int], list[Kind]]:
     """Starts of ranges over one family and their kinds; of nested blocks the innermost counts, it is the stricter."""
-    blocks = [(network, kind) for network, kind in _CLASSES if len(network.packed) * 8 == bits]
-    blocks.sort(key=lambda block: -block[0].length)
-    edges = {0}.union(*({network.first, network.last + 1} for network, _ in blocks))
+    blocks = [
+        (network.first, network.last, kind)
+        for network, kind in sorted(_CLASSES, key=lambda block: -block[0].length)
+        if len(network.packed) * 8 == bits
+    ]
+    edges = {0}.union(*({first, last + 1} for first, last, _ in blocks))
     starts = sorted(edges - {1 << bits})
     return starts, [
-        next((kind for network, kind in blocks if network.first <= start <= network.last), ORDINARY) for start in starts
+        next((kind for first, last, kind in blocks if first <= start <= last), ORDINARY) for start in starts
     ]
 
 
 _STARTS4, _KINDS4 = _flatten(32)
 _STARTS6, _KINDS6 = _flatten(128)
-
-
-# Where ordinary IPv4 addresses begin and end, packed: of one that `bisect_right` puts behind an odd number of these,
-# the class is not ORDINARY. One call, for those who have to ask about every answer.
-EDGES4 = tuple(
-    start.to_bytes(4, "big")
-    for start, kind, before in zip(_STARTS4, _KINDS4, (ORDINARY, *_KINDS4), strict=False)
-    if (kind.address_class is AddressClass.ORDINARY) is not (before.address_class is AddressClass.ORDINARY)
-)
 
 
 _STRICTNESS = {
