@@ -453,7 +453,7 @@ class Service:
 
     def _reply_plain(self, answered: Iterable[tuple[Question, Plain]], now: float) -> None:
         """As `_reply`, for ordinary answers."""
-        keep = self.interceptor.keep
+        put = self.interceptor.cache.put
         for question, plain in answered:
             records, teaches, ttl, _ = plain
             asked = 12 + len(question.body)
@@ -469,7 +469,7 @@ class Service:
                 except OSError:
                     pass  # as `_send`
             name, qtype = question.key
-            keep(name, qtype, plain, ttl, now)  # nobody waits for it
+            put(name, qtype, plain, now, now + (ttl or 1))  # as `keep`; nobody waits for it
 
     def _reply(self, question: Question, outcome: Outcome, now: float) -> None:
         waiters = [Waiter(*waiter) for waiter in question.waiters]
