@@ -62,7 +62,7 @@ def _text(path: Path) -> str:
 def servers(daemon: Daemon, egress_image: str) -> Iterator[dict[str, Server]]:
     """The server with our image, in each of its modes; both start at once."""
     started = {
-        mode: Server(daemon, port=port, egress=egress_image, execd=SANDBOX, mode=mode, patience=10)
+        mode: Server(daemon, port=port, egress=egress_image, execd=SANDBOX, mode=mode, patience=20)
         for port, mode in ((8180, "dns+nft"), (8181, "dns"))
     }
     with started["dns+nft"], started["dns"]:

@@ -137,12 +137,12 @@ def test_a_new_sandbox_is_routed_at_once_by_the_gateway(sdk: Sdk, daemon: Daemon
     until(lambda: _status(server.namespace, f"{gateway}/nobody/44772/ping") == 404)
     fresh = create(sdk, daemon, "fresh", ALLOW_API)
     try:
-        until(lambda: _status(server.namespace, f"{gateway}/{fresh.id}/44772/ping") == 200, within=5)
+        until(lambda: _status(server.namespace, f"{gateway}/{fresh.id}/44772/ping") == 200)
         health = daemon.inspect(fresh.sidecar)["State"]["Health"]["Status"]
         assert health == "starting", "so the gateway has not waited for the sidecar's health check"
     finally:
         sdk.call("kill", "fresh")
-    until(lambda: _status(server.namespace, f"{gateway}/{fresh.id}/44772/ping") == 404, within=5)
+    until(lambda: _status(server.namespace, f"{gateway}/{fresh.id}/44772/ping") == 404)
 
 
 def test_the_worker_is_killed_and_everything_is_as_before(box: Box, internet: Internet) -> None:
