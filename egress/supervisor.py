@@ -326,6 +326,8 @@ def _bind_api(config: Config) -> socket.socket:
                 problem = error
                 if error.errno != errno.EADDRINUSE:
                     break
+        if problem is not None and problem.errno == errno.EADDRINUSE:
+            break  # IPv4 alone is for where there is no IPv6, not for where somebody else has our port on ::1
     assert problem is not None
     hint = "something else listens there" if problem.errno == errno.EADDRINUSE else "choose another address"
     raise StartError(f"OPENSANDBOX_EGRESS_HTTP_ADDR: cannot bind port {port}: {problem.strerror}; {hint}")
