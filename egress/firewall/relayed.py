@@ -43,9 +43,9 @@ def exempted(own: str, denied: AddressMap, allowed: AddressMap) -> Iterable[str]
     """What rules say of addresses comes before the names: as in `output`, where each packet is judged again."""
     ports = ", ".join(str(port) for port in GUARDED)
     rules = [
+        "ct state != new accept",  # first, since nearly all packets end here
         'oifname "lo" accept',
         "meta l4proto != tcp accept",
-        "ct state != new accept",
         f"tcp dport != {{ {ports} }} accept",
         f"{own} accept",
         *denied.rules(),

@@ -116,35 +116,43 @@ def asks_again(word: bytes) -> bool | None:
 
 
 def _read(body: bytes, at: int) -> Hello:
-    """A ClientHello's fields, from `at` on. Raises Refused."""
-    if len(body) < at + 35:
+    """A ClientHello's fields, from `at` on. Raises Refused. (Each connection waits for this: few steps.)"""
+    size = len(body)
+    if size < at + 35:
         raise Refused(_SHORT)
     if body[at] != 3:
         raise Refused("not TLS")
-    at += 34
-    _, session = _field(body, at, 1, len(body))
-    suites, compression = _field(body, session, 2, len(body))
-    _, end = _field(body, compression, 1, len(body))
-    few, odd = compression - suites < 2, (compression - suites) % 2
-    if session - at > 33 or few or odd or end - compression < 2:
+    session = body[at + 34]
+    suites = at + 35 + session + 2
+    if suites > size:
+        raise Refused(_SHORT)
+    listed = body[suites - 2] << 8 | body[suites - 1]
+    compression = suites + listed
+    if compression >= size:
+        raise Refused(_SHORT)
+    methods = body[compression]
+    end = compression + 1 + methods
+    if end > size:
+        raise Refused(_SHORT)
+    if session > 32 or listed < 2 or listed % 2 or not methods:
         raise Refused("a ClientHello that is not well-formed")
-    name, kinds = "", set()
-    if end < len(body):
-        at, end = _field(body, end, 2, len(body))
-        if end != len(body):
+    name, kinds, unpack = "", [], _EXTENSION.unpack_from
+    if end < size:
+        at, end = _field(body, end, 2, size)
+        if end != size:
             raise Refused("something follows the ClientHello's extensions")
         while at < end:
             if end - at < 4:
                 raise Refused(_SHORT)
-            kind, length = _EXTENSION.unpack_from(body, at)
-            if kind in kinds:
-                raise Refused("an extension twice in the ClientHello")
-            kinds.add(kind)
-            start, at = at + 4, at + 4 + length
-            if at > end:
-                raise Refused(_SHORT)
-            if kind == _SERVER_NAME:
-                name = _server_name(body, start, at)
+            kind, length = unpack(body, at)
+            kinds.append(kind)
+            at += 4 + length
+            if kind == _SERVER_NAME and at <= end:
+                name = _server_name(body, at - length, at)
+        if at > end:
+            raise Refused(_SHORT)
+    if len(set(kinds)) < len(kinds):
+        raise Refused("an extension twice in the ClientHello")
     if not name:
         raise Refused("no server name (SNI)")
     return Hello(name, not _ENCRYPTED.isdisjoint(kinds), _EARLY_DATA in kinds)

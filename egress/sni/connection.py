@@ -3,8 +3,7 @@
     accepted ─▶ hello: read, until it says its name ─▶ asked: the worker judges ─▶ (starved: of a socket) ─▶ connecting
       ─▶ the hello is replayed ─▶ (TLS: the server's first word; for another hello, that too is read) ─▶ two lanes
 
-The server is connected to while the client's name is waited for; no octet passes in either direction before the
-verdict. Whatever is refused ends with a reset, at once.
+Whatever is refused ends with a reset, at once.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from __future__ import annotations
 import errno
 import socket
 import struct
+from functools import lru_cache
 
 from egress.sni import messages
 from egress.sni.clienthello import Reader, asks_again
@@ -33,9 +33,12 @@ _ENCRYPTED = "an encrypted ClientHello (ECH), behind which the name cannot be se
 _TCP_CLOSE = 7  # the first octet of struct tcp_info
 
 
+_written = lru_cache(256)(socket.inet_ntop)  # an address is connected to many times
+
+
 def _dial(sock: SocketType, packed: bytes, port: int) -> bool:
     """Begin to connect; False: it cannot be."""
-    return sock.connect_ex((socket.inet_ntop(sock.family, packed), port)) in (0, errno.EINPROGRESS)
+    return sock.connect_ex((_written(sock.family, packed), port)) in (0, errno.EINPROGRESS)
 
 
 class Again:
@@ -61,7 +64,7 @@ class Connection:
     """A client that was redirected, and the server that it wanted."""
 
     __slots__ = (
-        "_client", "_head", "_heard", "_lanes", "_later", "_life", "_reader", "_relay", "_server", "ahead", "chain",
+        "_client", "_head", "_heard", "_lanes", "_later", "_life", "_reader", "_relay", "_server", "chain",
         "family", "loop", "name", "number", "packed", "pipes", "port", "state", "unjudged",
     )  # fmt: skip
 
@@ -76,7 +79,6 @@ class Connection:
         self.loop = relay.loop
         self.pipes = relay.pipes
         self.unjudged = 0  # octets that wait for a verdict
-        self.ahead = False  # connected before the verdict
         self._relay = relay
         self._client = client
         self._server: SocketType | None = None
@@ -87,12 +89,9 @@ class Connection:
         self._lanes: tuple[Lane, ...] = ()
         self._heard = False  # the loop reads the client
 
-    def begin(self, server: SocketType | None) -> None:
-        """Hear the client, and connect to the server meanwhile, if there is a socket for that."""
+    def begin(self) -> None:
         self._heard = True
         self.loop.add_reader(self._client.fileno(), self._read)
-        if server is not None:
-            self.ahead = self._dial(server)
 
     # -- the name --------------------------------------------------------------------------------------------------
     def _read(self) -> None:
@@ -151,29 +150,15 @@ class Connection:
     def connect(self) -> None:
         """With a socket that the worker has made; once more when there was none."""
         self.state = STARVED
-        if self._server is None:
-            server = self._relay.spare(self)
-            if server is None:
-                return
-            if not self._dial(server):
-                self.close(reset=True)
-                return
+        server = self._server = self._relay.spare(self)
+        if server is None:
+            return
         self.state = CONNECTING
-        self._replay(registered=False)
-
-    def _dial(self, server: SocketType) -> bool:
-        if not _dial(server, self.packed, self.port):
-            server.close()
-            return False
-        self._server, self._life = server, self._relay.spares.life
-        return True
-
-    def hang_up(self) -> None:
-        """The connection that was made ahead, if there is one, is to be made anew."""
-        if self.ahead and self._server is not None:
-            self._server.close()
-            self._server = None
-            self._relay.overtaken(self)
+        self._life = self._relay.spares.life
+        if _dial(server, self.packed, self.port):
+            self._replay(registered=False)
+        else:
+            self.close(reset=True)
 
     def _replay(self, *, registered: bool) -> None:
         server, loop = self._server, self.loop
@@ -269,8 +254,8 @@ class Connection:
         self._relay.refused(self.packed, self.port, name, reason)
 
     def close(self, *, reset: bool) -> None:
-        state, relay, client, server = self.state, self._relay, self._client, self._server
-        if state == GONE:
+        relay, client, server = self._relay, self._client, self._server
+        if self.state == GONE:
             return
         self.state = GONE
         relay.judged(self)
@@ -279,10 +264,7 @@ class Connection:
         self._lanes = ()
         self._end(client, reset=reset)
         if server is not None:
-            fine = (state < CONNECTING or not reset) and relay.spares.take_back(
-                server, self.family, self._life, unused=state < CONNECTING
-            )
-            if fine:
+            if not reset and relay.spares.take_back(server, self.family, self._life):
                 self.loop.remove_reader(server.fileno())
                 self.loop.remove_writer(server.fileno())
             else:

@@ -34,7 +34,6 @@ CONNECTIONS = 1024  # at a time
 DESCRIPTORS = 6  # that one may need
 PATIENCE = 1.5  # seconds for a client to say its name, and for the verdict
 UNJUDGED = 8 << 20  # octets that may wait for verdicts in all
-AHEAD = 16  # servers that are connected to before the verdict, at a time
 ASKED_AT_ONCE = 32  # questions that the worker has at a time
 TOLD = 200  # refusals told in a second; more are counted
 BACKLOG = 512
@@ -66,7 +65,6 @@ class Relay:
         self._asked = 0
         self._unjudged = 0
         self._allowed: dict[tuple[bytes, int, str], tuple[float, tuple[str, ...]]] = {}  # until when, and CHECK's texts
-        self._ahead = 0
         self.spares = Spares(self._need)
         self._starved: list[Connection] = []  # that wait for a socket
         self._times: deque[tuple[float, Connection]] = deque()  # by when their name has to be judged
@@ -111,14 +109,7 @@ class Relay:
             if not self._times:
                 self.loop.call_later(_TICK, self._tick)
             self._times.append((self.loop.now() + PATIENCE, one))
-            server = self.spares.take(one.family) if self._ahead < AHEAD else None
-            one.begin(server)
-            self._ahead += one.ahead
-
-    def overtaken(self, one: Connection) -> None:
-        """It is ahead of the verdict no more."""
-        self._ahead -= one.ahead
-        one.ahead = False
+            one.begin()
 
     def _tick(self) -> None:
         now, times = self.loop.now(), self._times
@@ -141,7 +132,6 @@ class Relay:
 
     def judged(self, one: Connection) -> None:
         """Nothing of it waits for a verdict any more."""
-        self.overtaken(one)
         self._unjudged -= one.unjudged
         one.unjudged = 0
 
@@ -194,8 +184,6 @@ class Relay:
             self._asked = 0
             self.spares.renew()
         for one in list(self._connections.values()):
-            if new_worker:
-                one.hang_up()
             if one.state == ASKED and new_worker and one not in self._waiting:
                 self.ask(one)
             elif one.state > ASKED:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FEW = 4  # of a family; when there are fewer, more are asked for
 KEPT = 16  # of a family, at most
-_ESTABLISHED, _SYN_SENT, _CLOSE = 1, 2, 7  # the first octet of struct tcp_info: net/tcp_states.h
+_CLOSE = 7  # the first octet of struct tcp_info: net/tcp_states.h
 _NOWHERE = bytes(16)  # a struct sockaddr of AF_UNSPEC
 _library = ctypes.CDLL(None, use_errno=True)
 
@@ -52,22 +52,19 @@ class Spares:
             self.ask(family)
         return some.pop() if some else None
 
-    def take_back(self, sock: SocketType, family: int, life: int, *, unused: bool) -> bool:
+    def take_back(self, sock: SocketType, family: int, life: int) -> bool:
         """Dissolve its connection and keep it; False: it is the caller's to close.
 
-        `unused`: nothing was said on it, and the far end is reset. Otherwise both ends have said their last, which has
-        arrived: whatever the kernel still had to do for the connection would not be done any more.
+        Only when both ends have said their last and it has arrived: whatever the kernel still had to do for the
+        connection would not be done any more.
         """
         some = self.some[family]
         if life != self.life or len(some) >= KEPT:
             return False
-        state = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
-        if state not in ((_ESTABLISHED, _SYN_SENT) if unused else (_CLOSE,)):
+        if sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != _CLOSE:
             return False
         if _library.connect(sock.fileno(), _NOWHERE, len(_NOWHERE)):
             return False
-        if unused:
-            sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)  # of what it was; else the next to use it hears that
         some.append(sock)
         return True
 

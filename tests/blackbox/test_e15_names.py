@@ -99,9 +99,8 @@ def test_e15_only_the_allowed_name_passes_on_a_shared_address(
 
 
 @FAMILIES
-def test_e15_before_the_verdict_the_server_hears_nothing_and_is_not_heard(guarded: Place, family: int) -> None:
-    """It is connected to while the client's name is waited for; here it speaks first. The control is the same with a
-    request for the allowed name."""
+def test_e15_before_the_verdict_the_server_hears_nothing(guarded: Place, family: int) -> None:
+    """Of a request that never becomes whole; beside it one for the same name that does."""
     name = guarded.name()
     address = guarded.host(family)
     guarded.allow(name)
