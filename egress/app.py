@@ -39,6 +39,8 @@ from policies.model import PolicyError
 from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from egress.config import Config
     from egress.control.api import Api
     from egress.control.files import Stamp
@@ -270,6 +272,7 @@ class Worker:
         servers = tuple(Server(upstream.address, upstream.port) for upstream in config.upstreams)
         service.upstream = Upstream(self.loop, servers, ports, config.upstream_timeout, service.round)
         service.observe = self._counters.durations.note
+        service.unresolved = lambda name, note: self.events.allowed_name(name, (), note)
         if config.deny_webhook is not None or config.otlp is not None:
             from egress.own import Own
 
@@ -414,9 +417,9 @@ class Worker:
             self._metrics = (now, prometheus(self._measure()))
         return self._metrics[1]
 
-    def _opened(self, name: str, packed: bytes) -> None:
+    def _opened(self, name: str, addresses: Sequence[bytes]) -> None:
         if self.events.wants_allowed(name):
-            self.events.allowed_name(name, [printable(packed)])
+            self.events.allowed_name(name, [printable(packed) for packed in addresses])
 
     def _denied_packet(self, denied: Denied) -> None:
         names = self.guard.names_of(denied.destination)

@@ -63,10 +63,10 @@ class Guard:
         handover: Handover,
         denied: Callable[[Denial], None],
         report: Callable[[str], None],
-        opened: Callable[[str, bytes], None] | None = None,
+        opened: Callable[[str, Sequence[bytes]], None] | None = None,
         budget: Budget | None = None,
     ) -> None:
-        """`denied` hears of refused names, `opened` of a name and each address that it opened or renewed; `budget`
+        """`denied` hears of refused names, `opened` of a name and the addresses that it opened or renewed; `budget`
         says what names may carry, whatever the policy."""
         self.loop = loop
         self.firewall = firewall
@@ -308,8 +308,11 @@ class Guard:
         news = [(packed, teaching) for packed, _, _, _, teaching in grants if teaching is not None]
         opened = self._opened
         if opened is not None:
+            by_name: dict[str, list[bytes]] = {}
             for packed, teaching in news:
-                opened(teaching.name, packed)
+                by_name.setdefault(teaching.name, []).append(packed)
+            for name, addresses in by_name.items():
+                opened(name, addresses)
         if self._severed and not self._severed.isdisjoint([packed for packed, _ in news]):
             self._severed -= {packed for packed, _ in news}
             self.loop.run_in_thread(self._lift, lambda *_: None)  # else they end a minute after they were last tried

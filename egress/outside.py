@@ -27,7 +27,7 @@ from egress.supervisor import bind_dns, dns_ports
 from policies.matcher import compile_policy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from egress.config import Config
     from egress.dns.budget import Budget
@@ -56,7 +56,7 @@ class Outside:
         denied_name: Callable[[Denial], None],
         denied_packet: Callable[[Denied, tuple[str, ...]], None],
         report: Callable[[str], None],
-        opened: Callable[[str, bytes], None] | None = None,
+        opened: Callable[[str, Sequence[bytes]], None] | None = None,
         budget: Budget | None = None,
     ) -> None:
         self._loop = loop

@@ -86,6 +86,7 @@ class Service:
         self.leases = leases
         self.upstream: Upstream | None = None
         self.observe: Callable[[list[Answered], float], None] | None = None  # hears of each round's finished questions
+        self.unresolved: Callable[[str, str], None] | None = None  # hears of each name that got no answer, and why
         self._loop = loop
         self._open = open_addresses  # raises when nothing was opened; None: names only, no packet is filtered
         self._remember = remember
@@ -478,6 +479,8 @@ class Service:
                 self._send(waiter.out, self.interceptor.deny_link(waiter.query, outcome), waiter.address)
             return
         if outcome.rcode == SERVFAIL:
+            if self.unresolved is not None:
+                self.unresolved(question.name, outcome.note)
             for waiter in waiters:
                 self._send(waiter.out, wire.error(waiter.query, SERVFAIL, outcome.ede, outcome.note), waiter.address)
             return

@@ -21,7 +21,7 @@ from policies.matcher import compile_policy
 from policies.model import PolicyError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from egress.config import Config
     from egress.dns.interceptor import Denial
@@ -181,9 +181,9 @@ class Ward:
         host = names[0] if names else ""
         self._events.denied_packet(printable(denied.destination), denied.protocol, denied.port, host)
 
-    def _opened(self, name: str, packed: bytes) -> None:
+    def _opened(self, name: str, addresses: Sequence[bytes]) -> None:
         if self._events.wants_allowed(name):
-            self._events.allowed_name(name, [printable(packed)])
+            self._events.allowed_name(name, [printable(packed) for packed in addresses])
 
 
 def _socket(family: int, kind: int) -> socket.socket:

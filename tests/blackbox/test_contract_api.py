@@ -414,6 +414,27 @@ def test_the_log(lab: Lab, start_sidecar: Callable[..., Sidecar]) -> None:
         assert isinstance(json.loads(line), dict)
 
 
+def test_the_log_tells_of_names_that_were_answered_and_of_names_that_were_not(
+    lab: Lab, start_sidecar: Callable[..., Sidecar]
+) -> None:
+    addresses = ["198.51.100.10", "198.51.100.20", "10.99.0.10"]
+    lab.dns.a("api.example.com", *addresses)
+    lab.dns.behave("broken.example.com", rcode="SERVFAIL")
+    sidecar = start_sidecar(policy=allow("*.example.com"))
+    assert len(lab.query("api.example.com").addresses) == 2
+    assert lab.query("broken.example.com").rcode == "SERVFAIL"
+
+    def told(host: str) -> list[dict[str, Any]]:
+        return [event for event in sidecar.events("egress.outbound") if event.get("target.host") == host]
+
+    (answered,) = soon(lambda: told("api.example.com"))
+    assert (answered["action"], sorted(answered["target.ips"])) == ("allow", addresses[:2])
+    assert "error" not in answered
+    (broken,) = soon(lambda: told("broken.example.com"))
+    assert (broken["action"], broken["target.ips"]) == ("allow", [])
+    assert "the resolver answered with rcode 2" in broken["error"]
+
+
 def test_log_levels(lab: Lab, start_sidecar: Callable[..., Sidecar]) -> None:
     sidecar = start_sidecar(policy=allow("api.example.com"), env={"LOG_LEVEL": "error"})
     lab.query("denied.example.com")
