@@ -15,6 +15,7 @@ import site
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -151,35 +152,35 @@ def notes(text: str) -> dict[str, Any]:
 
 
 @pytest.fixture(params=["root", "ordinary"])
-def caller(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Caller]:
+def caller(request: pytest.FixtureRequest) -> Iterator[Caller]:
     """`egress run` on this machine's own network."""
-    yield from _caller(request.param, tmp_path, None)
+    yield from _caller(request.param, None)
 
 
 @pytest.fixture(params=[f"{user}-{helper}" for user in ("root", "ordinary") for helper in ("pasta", "slirp4netns")])
-def connected(request: pytest.FixtureRequest, tmp_path: Path, lab: Lab) -> Iterator[Caller]:
+def connected(request: pytest.FixtureRequest, lab: Lab) -> Iterator[Caller]:
     """`egress run` on a host whose network is the lab's, an internet that answers; with each network program."""
     user, _, helper = request.param.partition("-")
     if not shutil.which(helper, path=search_path()):
         pytest.skip(f"{helper} is not installed")
-    for found in _caller(user, tmp_path, lab):
+    for found in _caller(user, lab):
         found.helper = helper
         yield found
 
 
-def _caller(kind: str, folder: Path, lab: Lab | None) -> Iterator[Caller]:
+def _caller(kind: str, lab: Lab | None) -> Iterator[Caller]:
     uid = 0 if kind == "root" else ORDINARY
-    home = folder / "home"
-    home.mkdir()
-    os.chown(home, uid, uid)
-    for parent in [home, *home.parents]:
-        if parent.stat().st_uid == 0 and not parent.stat().st_mode & 0o001:
-            parent.chmod(parent.stat().st_mode | 0o011)
-    found = Caller(uid, home, lab)
-    try:
-        yield found
-    finally:
-        found.close()
+    # Not below pytest's own folder: every pytest that starts on this machine shuts that to ordinary users again.
+    with tempfile.TemporaryDirectory(prefix="sallyport-run-") as folder:
+        Path(folder).chmod(0o711)
+        home = Path(folder, "home")
+        home.mkdir()
+        os.chown(home, uid, uid)
+        found = Caller(uid, home, lab)
+        try:
+            yield found
+        finally:
+            found.close()
 
 
 @pytest.fixture

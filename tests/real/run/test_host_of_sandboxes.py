@@ -7,12 +7,9 @@ PID and mount namespaces of its own. (Root without capabilities may not map its 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lab.network import RESOLVER
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HOST = """
 import http.server, json, os, socket, subprocess, sys, threading, urllib.request
@@ -57,7 +54,7 @@ print(json.dumps({"host": os.stat("/proc/self/ns/net").st_ino, "sandboxes": foun
 WORDS = ("api.example.com/80", "other.example.com/80", "198.51.100.20/80")
 
 
-def test_all_of_its_sandboxes_are_guarded_together(connected: Any, tmp_path: Path) -> None:
+def test_all_of_its_sandboxes_are_guarded_together(connected: Any) -> None:
     zone = connected.lab.dns
     zone.a("api.example.com", "198.51.100.10")
     zone.a("other.example.com", "198.51.100.20")

@@ -215,10 +215,10 @@ def test_descriptors_of_the_caller_are_closed(caller: Any) -> None:
     assert found["descriptors="] == [0, 1, 2]
 
 
-def test_files_what_is_fresh_and_what_stays(caller: Any, tmp_path: Path) -> None:
+def test_files_what_is_fresh_and_what_stays(caller: Any) -> None:
     Path(caller.home, "kept").write_text("here")
     os.chown(Path(caller.home, "kept"), caller.uid, caller.uid)
-    beside = tmp_path / "beside"
+    beside = caller.home.parent / "beside"
     beside.mkdir()
     os.chown(beside, caller.uid, caller.uid)
     words = (f"read={caller.home}/kept", f"create={caller.home}/new", "create=/tmp/new", "create=/dev/shm/new",
