@@ -272,6 +272,7 @@ class Worker:
         servers = tuple(Server(upstream.address, upstream.port) for upstream in config.upstreams)
         service.upstream = Upstream(self.loop, servers, ports, config.upstream_timeout, service.round)
         service.observe = self._counters.durations.note
+        service.resolved = self._opened if self.log.enabled("info") else None
         service.unresolved = lambda name, note: self.events.allowed_name(name, (), note)
         if config.deny_webhook is not None or config.otlp is not None:
             from egress.own import Own

@@ -86,6 +86,7 @@ class Service:
         self.leases = leases
         self.upstream: Upstream | None = None
         self.observe: Callable[[list[Answered], float], None] | None = None  # hears of each round's finished questions
+        self.resolved: Callable[[str, Sequence[bytes]], None] | None = None  # hears of answers in mode dns
         self.unresolved: Callable[[str, str], None] | None = None  # hears of each name that got no answer, and why
         self._loop = loop
         self._open = open_addresses  # raises when nothing was opened; None: names only, no packet is filtered
@@ -363,6 +364,8 @@ class Service:
                     note = f"{name}: {leases.capacity} addresses are open, no room"
                     result = Outcome(SERVFAIL, note=note, ede=OTHER)
                 room = leases.capacity - len(leases)
+            elif self.resolved is not None and result.teaches:
+                self.resolved(name, [packed for packed, _ in result.teaches])
             if mine:
                 grants += mine
                 results.append((question, result, True))

@@ -414,13 +414,14 @@ def test_the_log(lab: Lab, start_sidecar: Callable[..., Sidecar]) -> None:
         assert isinstance(json.loads(line), dict)
 
 
+@pytest.mark.parametrize("mode", ["dns+nft", "dns"])
 def test_the_log_tells_of_names_that_were_answered_and_of_names_that_were_not(
-    lab: Lab, start_sidecar: Callable[..., Sidecar]
+    lab: Lab, start_sidecar: Callable[..., Sidecar], mode: str
 ) -> None:
     addresses = ["198.51.100.10", "198.51.100.20", "10.99.0.10"]
     lab.dns.a("api.example.com", *addresses)
     lab.dns.behave("broken.example.com", rcode="SERVFAIL")
-    sidecar = start_sidecar(policy=allow("*.example.com"))
+    sidecar = start_sidecar(policy=allow("*.example.com"), env={"MODE": mode})
     assert len(lab.query("api.example.com").addresses) == 2
     assert lab.query("broken.example.com").rcode == "SERVFAIL"
 
