@@ -98,11 +98,12 @@ def test_i6_one_401_for_all_causes(guarded: Gateway, module_origin: Origin) -> N
     assert len({(answer.body, tuple(answer.headers)) for answer in answers}) == 1
 
 
-def hunt(try_once: Callable[[], int], seconds: float) -> list[int]:
-    """What a searcher hears, as fast as he can ask."""
+def hunt(try_once: Callable[[], int], refusals: int = 40) -> list[int]:
+    """What a searcher hears, as fast as he can ask, until he was put off so often; on a machine that is slower than
+    the throttle never, then for a minute."""
     heard = []
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    end = time.monotonic() + 60
+    while heard.count(429) < refusals and time.monotonic() < end:
         heard.append(try_once())
     return heard
 
@@ -116,11 +117,11 @@ def test_i6_signatures_searched_from_everywhere(guarded: Gateway, module_origin:
     assert ask(guarded, "locked", port, signed=right, source=visitor).status == 200
     guesses = (f"{number:08x}a" for number in itertools.count(1))
     began = time.monotonic()
-    heard = hunt(lambda: ask(guarded, "locked", port, signed=next(guesses), source=fresh()).status, 1.0)
+    heard = hunt(lambda: ask(guarded, "locked", port, signed=next(guesses), source=fresh()).status)
     looked = heard.count(401)
     assert set(heard) <= {401, 429}
     assert looked <= 60 + 2 * 3 + 4 * (time.monotonic() - began) + 5, heard
-    assert len(heard) > looked + 20, "too slow a machine to tell anything"
+    assert 429 in heard, "too slow a machine to tell anything"
     assert 429 in {ask(guarded, "locked", port, signed=right, source=fresh()).status for _ in range(10)}
     assert {ask(guarded, "locked", port, token=TOKEN, source=owner).status for _ in range(20)} == {200}
     assert {ask(guarded, "locked", port, signed=right, source=visitor).status for _ in range(20)} == {200}
@@ -141,7 +142,7 @@ def test_i6_guesses_from_one_address(kind: str, guarded: Gateway, module_origin:
         return ask(guarded, "twin", port, signed=f"{number:08x}a", source=source).status
 
     began = time.monotonic()
-    heard = hunt(guess, 0.5)
+    heard = hunt(guess)
     assert set(heard) == {401, 429}
     assert heard.count(401) <= 20 + 2 * (time.monotonic() - began) + 4
     late = ask(guarded, "twin", port, token=TOKEN, source=source)
@@ -156,7 +157,7 @@ def test_i6_a_name_that_is_searched(guarded: Gateway, module_origin: Origin) -> 
     source = fresh()
     polled = [ask(guarded, "coming", 80, source=source).status for _ in range(50)]
     assert set(polled) == {404}
-    heard = hunt(lambda: ask(guarded, "coming", 80, source=source).status, 1.0)
+    heard = hunt(lambda: ask(guarded, "coming", 80, source=source).status)
     assert set(heard) == {404, 429}
     assert ask(guarded, "coming", 80, source=fresh()).status == 404
 
