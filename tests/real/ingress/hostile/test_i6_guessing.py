@@ -101,7 +101,7 @@ def test_i6_one_401_for_all_causes(guarded: Gateway, module_origin: Origin) -> N
 def hunt(try_once: Callable[[], int], refusals: int = 40) -> list[int]:
     """What a searcher hears, as fast as he can ask, until he was put off so often; on a machine that is slower than
     the throttle never, then for a minute."""
-    heard = []
+    heard: list[int] = []
     end = time.monotonic() + 60
     while heard.count(429) < refusals and time.monotonic() < end:
         heard.append(try_once())
