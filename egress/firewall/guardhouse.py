@@ -14,7 +14,7 @@ from egress.firewall.lastdoor import COUNTER, let_in, netdev
 from egress.firewall.netlink import SetWriter, elements
 from egress.firewall.nfnetlink import INET, NETDEV
 from egress.firewall.ruleset import learned_set, lockdown, neighbours, render, restamp
-from egress.firewall.shut import at_once, guarded, reopen, shut
+from egress.firewall.shut import close_up, guarded, reopen, shut
 from egress.firewall.standing import counter, inventory, judge, snapshot
 from egress.firewall.tables import TABLE, Site
 from egress.netns import NETLINK_NETFILTER, Namespace, secret
@@ -67,7 +67,7 @@ class Firewall:
         """For who is about to `load`: only loopback passes until then, unless an intact table of ours stands. Raises
         FirewallError."""
         self._shut = True  # or it is intact, and who loaded it was killed before he could open
-        self.namespace.inside(at_once)
+        close_up(self._desk(), [device.name for device in self.namespace.devices()])
         nft.load()
 
     def deny(self) -> None:

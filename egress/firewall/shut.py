@@ -44,18 +44,23 @@ _ADDRESS_TYPE, _SOURCE, _LOCAL = 3, 1, 2  # NFT_FIB_RESULT_ADDRTYPE, NFTA_FIB_F_
 _SOCK_CLOEXEC, _NETFILTER = 0o2000000, 12
 
 
-def at_once() -> bool:
+_kept: list[_socket.socket] = []
+
+
+def at_once() -> None:
     """Shut this process's namespace, unless an intact table of ours guards it. Raises FirewallError, OSError."""
     sock = _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW | _SOCK_CLOEXEC, _NETFILTER)
-    try:
-        sock.bind((0, 0))
-        if guarded(sock):
-            return False
+    _kept.append(sock)  # closing it after a change waits for the kernel's clean-up, some 20 ms
+    sock.bind((0, 0))
+    close_up(sock, [name for _, name in _socket.if_nameindex()])
+
+
+def close_up(sock: _socket.socket, present: list[str]) -> None:
+    """Shut the namespace of this socket, with these devices, unless an intact table of ours guards it. Raises
+    FirewallError."""
+    if not guarded(sock):
         shut(sock)
-        close_door(sock, [name for _, name in _socket.if_nameindex()])
-        return True
-    finally:
-        sock.close()
+        close_door(sock, present)
 
 
 def guarded(sock: _socket.socket) -> bool:
