@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
@@ -25,7 +26,20 @@ if TYPE_CHECKING:
 
 PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 """Seconds before the daemon is tried again."""
+UNSEEN = 30.0
+"""Seconds after which a container that runs and has no process here is spoken of: until then it may just be ending."""
 _EVENTS = ["start", "die", "destroy", "connect", "disconnect"]
+
+
+def ended(pid: int) -> bool:
+    """Whether a process is gone or on its way: one that exits gives up its namespaces before its number."""
+    try:
+        os.stat(f"/proc/{pid}/ns/net")
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    except OSError:
+        return False
+    return False
 
 
 class Seen(NamedTuple):
@@ -69,6 +83,7 @@ class Register:
         self._seen, self._refused, self._gone, self._listed = seen, refused, gone, listed
         self._report = report
         self._known: dict[str, str] = {}  # id -> name
+        self._unseen: dict[str, tuple[str, float]] = {}  # id -> the life without a process here, since when
         self.asked = ""  # whose resolvers Docker asks from the host's network for who names none; "" for nobody's
         self._busy = threading.Lock()  # held while looking: an event and a full reading must not overtake each other
 
@@ -120,7 +135,7 @@ class Register:
             listed = self._docker.call("GET", "/containers/json", {"filters": json.dumps({name: [value]})})
             found |= {str(each.get("Id", "")) for each in listed or () if isinstance(each, dict)}
         found.discard("")
-        for identity in self._known.keys() - found:
+        for identity in (self._known.keys() | self._unseen.keys()) - found:
             self._forget(identity)
         for identity in sorted(found):
             self._look(identity, 0.0)
@@ -139,22 +154,25 @@ class Register:
         with self._busy:
             if action in ("die", "destroy"):
                 # Not looked at: the daemon holds it for as long as it clears up, and others would wait meanwhile.
-                if identity in self._known:
+                if identity in self._known or identity in self._unseen:
                     self._forget(identity)
             elif action == "start":
                 self._look(identity, float(event.get("timeNano") or 0) / 1e9)  # type: ignore[arg-type]
             elif identity in self._known:  # connected while it runs; while it starts, the daemon holds it as well
                 self._look(identity, 0.0)
 
-    def _look(self, identity: str, since: float) -> None:
+    def _inspect(self, identity: str) -> Container | None:
+        """What the daemon says of it, None where it knows none. Raises DockerError."""
         try:
-            container = read(self._docker.inspect(identity))
+            return read(self._docker.inspect(identity))
         except DockerError as error:
-            if error.status != 404:
-                raise
-            self._forget(identity)
-            return
-        if not container.running or not container.pid:
+            if error.status == 404:
+                return None
+            raise
+
+    def _look(self, identity: str, since: float) -> None:
+        container = self._inspect(identity)
+        if container is None or not container.running or not container.pid:
             self._forget(identity)
             return
         if container.label is None:
@@ -175,22 +193,38 @@ class Register:
         try:
             fd = os.open(f"/proc/{container.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            if not os.path.exists(f"/proc/{container.pid}"):
-                return  # it has ended meanwhile, and an event says so
-            self._say("error", f"{container.name} stays closed: its network can't be opened: {error.strerror}")
+            if ended(container.pid):
+                self._miss(container)
+            else:
+                self._say("error", f"{container.name} stays closed: its network can't be opened: {error.strerror}")
             return
         try:
             ports = frozenset(device.peer for device in Namespace(fd).devices() if device.peer)
-            again = read(self._docker.inspect(identity))  # else the number may be another process's by now
-            if (again.pid, again.started) != (container.pid, container.started):
+            again = self._inspect(identity)  # else the number may be another process's by now
+            if again is None or (again.pid, again.started) != (container.pid, container.started):
                 os.close(fd)
                 return
         except (OSError, DockerError):
             os.close(fd)
             raise
+        self._unseen.pop(identity, None)
         self._known[identity] = container.name
         seen = Seen(container, fd, ports, since)
         self._loop.call_threadsafe(lambda: self._seen(seen))
+
+    def _miss(self, container: Container) -> None:
+        """The daemon says that it runs, and its process isn't there: an event will tell of its end, unless processes
+        here are not the daemon's."""
+        now = time.monotonic()
+        life, since = self._unseen.setdefault(container.id, (container.started, now))
+        if life != container.started:
+            self._unseen[container.id] = (container.started, now)
+        elif now - since > UNSEEN:
+            self._say(
+                "error",
+                f"{container.name} stays closed: its process {container.pid} can't be seen from here; "
+                "is this in the daemon's PID namespace?",
+            )
 
     def _look_at_stranger(self, container: Container) -> None:
         """One without the label: on our network it stays closed, and in a guarded one's it is held as that one is."""
@@ -216,4 +250,5 @@ class Register:
 
     def _forget(self, identity: str) -> None:
         self._known.pop(identity, None)
+        self._unseen.pop(identity, None)
         self._loop.call_threadsafe(lambda: self._gone(identity))

@@ -21,7 +21,7 @@ from egress.control.files import look
 from egress.docker.containers import LabelError, policy_of
 from egress.docker.gate import Gate
 from egress.docker.network import NetworkError, Wanted, ensure, needs_dns
-from egress.docker.register import Register
+from egress.docker.register import Register, ended
 from egress.docker.ward import Ward
 from egress.firewall import FirewallError
 from egress.log import Log
@@ -173,6 +173,9 @@ class Watch:
         if self._wards.get(container.id) is not ward:
             return  # it has ended meanwhile
         if reason:
+            if ended(container.pid):  # and its network was taken apart under our hands
+                self._gone(container.id)
+                return
             del self._wards[container.id]
             ward.close()
             self._stays_closed(container, reason, ward.ports)
