@@ -119,9 +119,10 @@ def single(contender: Contender, asked: list[str]) -> Spread:
     return spread(taken[len(taken) // 10 :])
 
 
-def fresh(count: int) -> list[str]:
+def fresh(count: int, letter: str) -> list[str]:
+    """The same to be asked one at a time."""
     start = next(_serial)
-    return [f"p{start:04d}y{number:07d}.example.com" for number in range(count)]
+    return [f"{letter}{start:04d}y{number:07d}.example.com" for number in range(count)]
 
 
 def spread(values: list[float]) -> Spread:
