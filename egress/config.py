@@ -17,8 +17,10 @@ from egress.dns.budget import OCTETS as NAME_OCTETS
 from egress.dns.budget import RATE, SHARES, Limits
 from egress.literals import (
     DIGITS,
+    FALSE,
     ConfigError,
     Endpoint,
+    Reader,
     Url,
     is_host,
     pack,
@@ -32,14 +34,14 @@ from egress.literals import (
 from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
     from typing import TypeVar
 
     from policies.address import Network
 
     T = TypeVar("T")
 
-__all__ = ["Config", "ConfigError", "Endpoint", "Url", "from_env"]
+__all__ = ["Config", "ConfigError", "Endpoint", "from_env"]
 
 PREFIX = "OPENSANDBOX_EGRESS_"
 DEFAULT_SOCKET = "/run/sallyport/egress.sock"
@@ -66,8 +68,6 @@ _ABSENT = (
 _MOST_OCTETS = 999_999_999
 _OTLP = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"
-_TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
-_FALSE = frozenset({"0", "false", "f", "no", "n", "off"})
 
 
 class Config(NamedTuple):
@@ -109,7 +109,7 @@ def from_env(environ: Mapping[str, str], resolv_conf: str) -> Config:
 
     Raises `ConfigError` for the first setting that cannot be used.
     """
-    env = _Reader(environ)
+    env = Reader(environ, PREFIX)
     warnings: list[str] = []
     _refuse_absent(environ)
     mode = _mode(env)
@@ -172,58 +172,6 @@ def from_env(environ: Mapping[str, str], resolv_conf: str) -> Config:
     )
 
 
-class _Reader:
-    """The environment, with an empty or blank value counting as absent."""
-
-    __slots__ = ("_environ",)
-
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        self._environ = environ
-
-    def text(self, name: str) -> str:
-        return self._environ.get(PREFIX + name, "").strip()
-
-    def listed(self, name: str) -> Iterator[str]:
-        text = self.text(name)
-        parts = [part.strip() for part in text.split(",")]
-        if text and not any(parts):
-            raise ConfigError(PREFIX + name, "holds only commas; write values between them, or unset it")
-        return (part for part in parts if part)
-
-    def boolean(self, name: str, *, default: bool) -> bool:
-        text = self.text(name).lower()
-        if not text:
-            return default
-        if text in _TRUE:
-            return True
-        if text in _FALSE:
-            return False
-        raise ConfigError(PREFIX + name, f"'{safe(text)}' is neither true nor false; write true or false")
-
-    def integer(self, name: str, default: int, low: int, high: int) -> int:
-        text = self.text(name)
-        if not text:
-            return default
-        if not DIGITS.fullmatch(text) or not low <= int(text) <= high:
-            raise ConfigError(PREFIX + name, f"'{safe(text)}' is not a whole number from {low} to {high}")
-        return int(text)
-
-    def choice(self, name: str, no: str, yes: str) -> bool:
-        """One of two words; absent is `no`."""
-        text = self.text(name).lower() or no
-        if text not in (no, yes):
-            raise ConfigError(PREFIX + name, f"unknown value '{safe(text)}'; write {no} or {yes}")
-        return text == yes
-
-    def printable(self, name: str, limit: int) -> str:
-        text = self.text(name)
-        if len(text) > limit:
-            raise ConfigError(PREFIX + name, f"is {len(text)} characters long; at most {limit} are taken")
-        if not text.isprintable():
-            raise ConfigError(PREFIX + name, "has characters that cannot be printed; remove them")
-        return text
-
-
 def _belongs_to_absent(name: str) -> bool:
     return any(name.startswith(PREFIX + stem) for stem, _ in _ABSENT)
 
@@ -233,11 +181,11 @@ def _refuse_absent(environ: Mapping[str, str]) -> None:
     for stem, feature in _ABSENT:
         for name in sorted(environ):
             value = environ[name].strip().lower()
-            if name.startswith(PREFIX + stem) and value and value not in _FALSE:
+            if name.startswith(PREFIX + stem) and value and value not in FALSE:
                 raise ConfigError(safe(name, 100), f"this version does not have {feature}; unset the variable")
 
 
-def _mode(env: _Reader) -> str:
+def _mode(env: Reader) -> str:
     text = env.text("MODE")
     if not text:
         return "dns+nft"
@@ -250,14 +198,14 @@ def _mode(env: _Reader) -> str:
     return "dns+nft" if "nft" in tokens else "dns"
 
 
-def _token(env: _Reader) -> str:
+def _token(env: Reader) -> str:
     token = env.text("TOKEN")
     if not all(" " <= character <= "~" for character in token):
         raise ConfigError(PREFIX + "TOKEN", "has characters that no HTTP header can carry; use printable ASCII only")
     return token
 
 
-def _require(env: _Reader, mode: str, token: str) -> frozenset[str]:
+def _require(env: Reader, mode: str, token: str) -> frozenset[str]:
     variable = PREFIX + "REQUIRE"
     wanted = frozenset(part.lower() for part in env.listed("REQUIRE"))
     for part in sorted(wanted):
@@ -271,7 +219,7 @@ def _require(env: _Reader, mode: str, token: str) -> frozenset[str]:
     return wanted
 
 
-def _sni(env: _Reader, mode: str) -> tuple[bool, bool]:
+def _sni(env: Reader, mode: str) -> tuple[bool, bool]:
     """Whether the name guard is on, and whether it lets an encrypted ClientHello pass."""
     on = env.choice("SNI", "off", "enforce")
     if on and mode == "dns":
@@ -279,7 +227,7 @@ def _sni(env: _Reader, mode: str) -> tuple[bool, bool]:
     return on, env.choice("SNI_ECH", "refuse", "pass")
 
 
-def _level(env: _Reader) -> str:
+def _level(env: Reader) -> str:
     text = env.text("LOG_LEVEL").lower() or "info"
     text = {"warning": "warn"}.get(text, text)
     if text not in LEVELS:
@@ -287,7 +235,7 @@ def _level(env: _Reader) -> str:
     return text
 
 
-def _path(env: _Reader, name: str, default: str) -> str:
+def _path(env: Reader, name: str, default: str) -> str:
     path = env.text(name) or default
     if not path:
         return ""
@@ -317,7 +265,7 @@ def _listen(variable: str, text: str) -> Endpoint:
     return Endpoint(packed, read_port(variable, port))
 
 
-def _upstreams(env: _Reader, resolv_conf: str, warnings: list[str]) -> tuple[Endpoint, ...]:
+def _upstreams(env: Reader, resolv_conf: str, warnings: list[str]) -> tuple[Endpoint, ...]:
     variable = PREFIX + "DNS_UPSTREAM"
     found: list[Endpoint] = []
     for part in env.listed("DNS_UPSTREAM"):
@@ -361,7 +309,7 @@ def _upstreams(env: _Reader, resolv_conf: str, warnings: list[str]) -> tuple[End
     return _unique(found)
 
 
-def _exempt(env: _Reader) -> tuple[bytes, ...]:
+def _exempt(env: Reader) -> tuple[bytes, ...]:
     variable = PREFIX + "NAMESERVER_EXEMPT"
     found: list[bytes] = []
     for part in env.listed("NAMESERVER_EXEMPT"):
@@ -375,7 +323,7 @@ def _exempt(env: _Reader) -> tuple[bytes, ...]:
     return _unique(found)
 
 
-def _probe(env: _Reader) -> str:
+def _probe(env: Reader) -> str:
     text = env.text("DNS_UPSTREAM_PROBE").lower()
     if text in ("", "."):
         return ""
@@ -384,7 +332,7 @@ def _probe(env: _Reader) -> str:
     return text.removesuffix(".")
 
 
-def _attributes(env: _Reader) -> tuple[tuple[str, str], ...]:
+def _attributes(env: Reader) -> tuple[tuple[str, str], ...]:
     variable = PREFIX + "METRICS_EXTRA_ATTRS"
     found: dict[str, str] = {}
     env.printable("METRICS_EXTRA_ATTRS", 4096)
@@ -417,7 +365,7 @@ def _otlp_interval(environ: Mapping[str, str]) -> float:
     return int(text) / 1000
 
 
-def _name_budget(env: _Reader) -> Limits:
+def _name_budget(env: Reader) -> Limits:
     octets = env.integer("NAME_BUDGET", NAME_OCTETS, 0, _MOST_OCTETS)
     return Limits(
         octets,

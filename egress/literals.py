@@ -1,4 +1,4 @@
-"""How addresses, ports and URLs are spelled in settings: each text is taken apart once, into packed values.
+"""How settings are spelled: words, numbers, addresses, ports, URLs. Each text is taken apart once, into a value.
 
 Used by the configuration on the start-up path, so it does without `ipaddress` and `urllib`. Addresses are packed
 bytes as everywhere in this program, 4 or 16 of them, an IPv4-mapped IPv6 address as 4.
@@ -10,9 +10,14 @@ import re
 import socket
 
 from policies.address import AddressError, Network, parse_network
-from policies.values import NamedTuple
+from policies.values import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 DIGITS = re.compile(r"[0-9]{1,9}")
+TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
+FALSE = frozenset({"0", "false", "f", "no", "n", "off"})
 _LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _URL = r"(?i)(https?)://(?:([^/?#@]*)@)?(\[[^\]/?#@]*\]|[^/?#@:\[\]]*)(?::([^/?#@]*))?([/?][^#]*)?(?:#.*)?"
 
@@ -47,6 +52,62 @@ def safe(text: str, limit: int = 60) -> str:
     """`text` in a form that may be printed on one line: ASCII only, everything else escaped, cut at `limit`."""
     shown = text[:limit].encode("unicode_escape").decode("ascii")
     return shown + ("..." if len(text) > limit else "")
+
+
+class Reader:
+    """Variables by what follows `prefix` in their names; an empty or blank value counts as absent.
+
+    What a method cannot use it refuses with a ConfigError.
+    """
+
+    __slots__ = ("_environ", "_prefix")
+
+    def __init__(self, environ: Mapping[str, str], prefix: str) -> None:
+        self._environ = environ
+        self._prefix = prefix
+
+    def text(self, name: str) -> str:
+        return self._environ.get(self._prefix + name, "").strip()
+
+    def listed(self, name: str) -> Iterator[str]:
+        text = self.text(name)
+        parts = [part.strip() for part in text.split(",")]
+        if text and not any(parts):
+            raise ConfigError(self._prefix + name, "holds only commas; write values between them, or unset it")
+        return (part for part in parts if part)
+
+    def boolean(self, name: str, *, default: bool) -> bool:
+        text = self.text(name).lower()
+        if not text:
+            return default
+        if text in TRUE:
+            return True
+        if text in FALSE:
+            return False
+        raise ConfigError(self._prefix + name, f"'{safe(text)}' is neither true nor false; write true or false")
+
+    def integer(self, name: str, default: int, low: int, high: int) -> int:
+        text = self.text(name)
+        if not text:
+            return default
+        if not DIGITS.fullmatch(text) or not low <= int(text) <= high:
+            raise ConfigError(self._prefix + name, f"'{safe(text)}' is not a whole number from {low} to {high}")
+        return int(text)
+
+    def choice(self, name: str, no: str, yes: str) -> bool:
+        """One of two words; absent is `no`."""
+        text = self.text(name).lower() or no
+        if text not in (no, yes):
+            raise ConfigError(self._prefix + name, f"unknown value '{safe(text)}'; write {no} or {yes}")
+        return text == yes
+
+    def printable(self, name: str, limit: int) -> str:
+        text = self.text(name)
+        if len(text) > limit:
+            raise ConfigError(self._prefix + name, f"is {len(text)} characters long; at most {limit} are taken")
+        if not text.isprintable():
+            raise ConfigError(self._prefix + name, "has characters that cannot be printed; remove them")
+        return text
 
 
 def pack(text: str) -> bytes | None:
