@@ -113,7 +113,9 @@ class Requests:
             if int(ported[2]) != PORT:
                 raise Refused("a Host with another port")
             host = ported[1]
-        name = canonical(host, "Host")
+        name = canonical(
+            host[:-1] if host[-1:] == b"." and host != b"." else host, "Host"
+        )  # as typed: a name all the same
         if self.name and name != self.name:
             raise Refused("another Host on the same connection")
         self.name = name
