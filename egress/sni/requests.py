@@ -113,9 +113,7 @@ class Requests:
             if int(ported[2]) != PORT:
                 raise Refused("a Host with another port")
             host = ported[1]
-        name = canonical(
-            host[:-1] if host[-1:] == b"." and host != b"." else host, "Host"
-        )  # as typed: a name all the same
+        name = canonical(host.removesuffix(b"."), "Host")  # as somebody may type it: the same name
         if self.name and name != self.name:
             raise Refused("another Host on the same connection")
         self.name = name

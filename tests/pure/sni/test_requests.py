@@ -101,7 +101,7 @@ def test_a_body_is_no_request() -> None:
         (b"GET / HTTP/1.1\r\nHost: a.example\r\nhOST: b.example\r\n\r\n", "Host twice"),
         (b"GET / HTTP/1.1\r\nHost: a.example, b.example\r\n\r\n", "no host name"),
         (b"GET / HTTP/1.1\r\nHost:\r\n\r\n", "empty"),
-        (b"GET / HTTP/1.1\r\nHost: .\r\n\r\n", "no host name"),
+        (b"GET / HTTP/1.1\r\nHost: .\r\n\r\n", "empty"),
         (b"GET / HTTP/1.1\r\nHost: a.example..\r\n\r\n", "no host name"),
         (b"GET / HTTP/1.1\r\nHost: 192.0.2.1.\r\n\r\n", "an address"),
         (b"GET / HTTP/1.1\r\nHost: a.example:8080\r\n\r\n", "another port"),
