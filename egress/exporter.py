@@ -3,7 +3,8 @@
     every interval: snapshot (loop) ─▶ encoded ─▶ a thread of its own for this one POST ─▶ counted (loop)
 
 Values are cumulative, so nothing is queued or sent again: what did not arrive is in the next export. A collector that
-takes longer than the interval has the ones meanwhile skipped. Failures are counted, and said once until one arrives.
+takes longer than the interval has the ones meanwhile skipped: that is counted, and what becomes of the one under way is
+what is said. Failures are said once until one arrives.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Exporter:
     def _tick(self) -> None:
         self._loop.call_later(self._interval, self._tick)
         if self._busy:
-            self._done("the one before is still under way")
+            self.failed += 1  # why, the one under way will tell, when it is over
             return
         body = otlp(self._collect(), self._attributes, self._started, time.time_ns())
         try:
