@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bench.place import UPSTREAM_PORT
 from egress.firewall.guardhouse import Firewall
-from egress.firewall.ruleset import Exemption, RulesetSpec
+from egress.firewall.ruleset import RulesetSpec
+from egress.netns import Exemption
 from egress.netns import Namespace as Door
 from policies.matcher import CompiledPolicy, compile_policy
 from policies.parser import parse_policy

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from egress.firewall.relayed import Relay
+    from policies.address import Network
     from policies.matcher import CompiledPolicy
     from policies.ports import PortSet
 
@@ -27,7 +28,7 @@ class Placement(NamedTuple):
     upstreams: tuple[tuple[bytes, int], ...]  # resolvers asked from inside this namespace
     exempt: tuple[bytes, ...]
     doh_all: bool
-    doh_networks: tuple[object, ...]
+    doh_networks: tuple[Network, ...]
     own: tuple[tuple[bytes, str, int], ...]  # endpoints of the sidecar's own traffic besides DNS
     answer_within: float = 5.0  # seconds a question may take
     relay_ports: tuple[int, int] = (0, 0)  # where the name guard's relay listens, v4 and v6; 0 where it does not

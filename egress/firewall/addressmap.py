@@ -25,6 +25,11 @@ def show(packed: bytes) -> str:
     return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
 
 
+def version(packed: bytes) -> int:
+    """4 or 6."""
+    return 4 if len(packed) == 4 else 6
+
+
 def span(first: bytes, last: bytes) -> str:
     """A range as an address, a prefix where it is one, or `first-last`."""
     if first == last:

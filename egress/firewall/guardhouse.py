@@ -10,10 +10,10 @@ import socket
 
 from egress.firewall import FirewallError, devices, nft
 from egress.firewall.intervals import fill
-from egress.firewall.lastdoor import COUNTER, let_in, netdev
+from egress.firewall.lastdoor import COUNTER, let_in, netdev, restamp
 from egress.firewall.netlink import SetWriter, elements
 from egress.firewall.nfnetlink import INET, NETDEV
-from egress.firewall.ruleset import learned_set, lockdown, neighbours, render, restamp
+from egress.firewall.ruleset import learned_set, lockdown, neighbours, render
 from egress.firewall.shut import close_up, guarded, reopen, shut
 from egress.firewall.standing import counter, inventory, judge, snapshot
 from egress.firewall.tables import TABLE, Site

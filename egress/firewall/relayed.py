@@ -11,7 +11,7 @@ relay's addresses and ports (CAP_NET_RAW) speak in its flows, behind a name that
 from __future__ import annotations
 
 from egress.firewall.addressmap import chain
-from egress.firewall.tables import RELAYED, base_chain, class_id
+from egress.firewall.tables import RELAYED, base_chain, carries
 from policies.ports import PortSet
 from policies.values import TYPE_CHECKING, NamedTuple
 
@@ -56,7 +56,8 @@ def exempted(own: str, denied: AddressMap, allowed: AddressMap) -> Iterable[str]
 
 def redirects(relay: Relay, own: str, mark: int, classes: Sequence[PortSet]) -> list[str]:
     """For the nat chain."""
-    rules = ['oifname "lo" return', f"{own} return", f"{_ours(relay)} return", f"ct mark {mark:#010x} return"]
+    rules = ['oifname "lo" return']
+    rules += [f"{flow} return" for flow in (own, carries(relay.exemption), f"ct mark {mark:#010x}")]
     for family, port in ((4, relay.port4), (6, relay.port6)):
         if port:
             rules += [f"{match} redirect to :{port}" for match in _learned(family, classes)]
@@ -75,7 +76,7 @@ def arriving(relay: Relay) -> list[str]:
 def judged(relay: Relay, mark: int) -> list[str]:
     """In `output`, behind what rules deny and before any flow is accepted."""
     theirs = f"ct direction original ct mark {flow_mark(mark):#010x} goto refuse"
-    return [f"{_ours(relay)} jump relayed", theirs]
+    return [f"{carries(relay.exemption)} jump relayed", theirs]
 
 
 def chains(mark: int, classes: Sequence[PortSet]) -> Iterable[str]:
@@ -84,10 +85,6 @@ def chains(mark: int, classes: Sequence[PortSet]) -> Iterable[str]:
     rules = [f"ct direction original ct mark {flow_mark(mark):#010x} accept"]
     rules += [f"{match} goto open_relayed" for family in (4, 6) for match in _learned(family, classes)]
     yield from chain("relayed", rules)
-
-
-def _ours(relay: Relay) -> str:
-    return f"meta mark {relay.exemption.mark:#010x} meta priority {class_id(relay.exemption.priority)}"
 
 
 def _learned(family: int, classes: Sequence[PortSet]) -> list[str]:

@@ -24,39 +24,34 @@ moment of a replacement.
 
 from __future__ import annotations
 
-from egress.firewall.addressmap import AddressMap, Chains, chain, port_rules, show
+from egress.firewall import interception, lastdoor
+from egress.firewall.addressmap import AddressMap, Chains, chain, port_rules, show, version
 from egress.firewall.cuttable import cut_table
-from egress.firewall.lastdoor import netdev
 from egress.firewall.tables import (
     ADDRESS,
     CUT_TABLE,
     REFUSE,
     TABLE,
-    TOP,
     WHOLE,
     Site,
     base_chain,
-    class_id,
+    carries,
     gone,
     named_set,
 )
-from egress.netns import Exemption
 from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from egress.firewall.relayed import Relay
+    from egress.netns import Exemption
+    from policies.address import Network
     from policies.address_plan import AddressRange
     from policies.ports import PortSet
 
-__all__ = ["Exemption", "RulesetSpec", "Site", "lockdown", "render"]
-
 LEARNED_SIZE = 65536  # elements a learned set may hold
 LOCKED = "lockdown"  # in the place of a policy's digest
-
-_DNS = "127.0.0.1", "::1"
-_DOCKER_DNS = "127.0.0.11"
 
 
 class RulesetSpec(NamedTuple):
@@ -70,7 +65,7 @@ class RulesetSpec(NamedTuple):
     upstreams: tuple[tuple[bytes, int], ...]
     exempt: tuple[bytes, ...]  # resolvers reached on port 53 without interception
     doh_all: bool
-    doh_networks: Sequence[object]  # Network values: packed, length
+    doh_networks: Sequence[Network]
     dns_ports: tuple[int, int, int, int]  # udp4, tcp4, udp6, tcp6; 0 where there is no listener
     own: tuple[tuple[bytes, str, int], ...]  # endpoints of our own traffic besides DNS: packed, protocol, port
     exemption: Exemption
@@ -101,10 +96,10 @@ def lockdown(site: Site, stamp: Exemption, *, passing: bool = False) -> str:
     lines += chain("output", [*_output_head([], []), *rest], base_chain("output", 0, "drop"))
     lines += _input(site, None)
     lines += _forward()
-    lines += _stamp(site, [], stamp)
+    lines += lastdoor.stamped(site, [], stamp)
     lines.append("}")
     lines += cut_table()
-    lines += netdev(site, stamp)
+    lines += lastdoor.netdev(site, stamp)
     return "\n".join(lines) + "\n"
 
 
@@ -115,10 +110,7 @@ def render(
     apart: dict[str, Sequence[tuple[bytes, bytes, str]]] | None = None,
 ) -> str:
     """The whole ruleset as one transaction; `before` is the stamp until now, which packets under way still carry. With
-    `apart` the maps of addresses are left empty, and what they are to hold is put there, for `intervals.fill`.
-    Raises ValueError for a placement that isn't built yet."""
-    if site.placement != "inside":
-        raise ValueError(f"no ruleset for placement {site.placement!r}")
+    `apart` the maps of addresses are left empty, and what they are to hold is put there, for `intervals.fill`."""
     enforcing = spec.mode == "dns+nft"
     deny, allow = Chains("deny", "goto refuse"), Chains("allow", "goto open")
     denied = AddressMap(spec.plan, "deny", deny, "goto refuse")
@@ -126,23 +118,27 @@ def render(
     lines = [WHOLE + f"table inet {TABLE} {{"]
     lines += chain(f"policy_{spec.digest}", [])
     lines += chain(f"mode_{spec.mode.replace('+', '_')}", [])
-    lines += _own_sets(spec, site)
-    lines += _timeouts(spec, site)
+    lines += interception.sets(spec, site)
+    lines += interception.timeouts(spec, site)
     lines += chain("refuse", _refuse(site))
-    mark = f"meta mark {spec.exemption.mark:#010x} meta priority {class_id(spec.exemption.priority)}"
-    out, into = _untrack_out(spec, site, mark), _untrack_in(spec)
+    mark = carries(spec.exemption)
+    out, into = interception.untrack_out(spec, site, mark), interception.untrack_in(spec)
     stamps = [spec.stamp] if before is None else [spec.stamp, before]
     lines += _source_checks(site, out, into, stamps, names_only=not enforcing)
-    lines += chain("intercept", _intercept(spec, site, mark), base_chain("output", -110, "accept", "nat"))
-    own = [f"{mark} jump own", *_redirected(spec)]
+    redirects = interception.redirects(spec, site)
+    own = [f"{mark} jump own", *interception.redirected(spec)]
+    names: list[str] = []
     relay = spec.relay if enforcing else None
     if relay is not None:
         from egress.firewall import relayed  # few have it
 
-        lines += relayed.exempted(mark, denied, allowed)
-        lines += relayed.chains(spec.flow_mark, spec.classes)
+        redirects += relayed.redirects(relay, mark, spec.flow_mark, spec.classes)
         own += relayed.arriving(relay)
-    lines += chain("own", _families(spec, "own", "accept", "ip{6} daddr . meta l4proto . th dport @own{f}"))
+        names += relayed.exempted(mark, denied, allowed)
+        names += relayed.chains(spec.flow_mark, spec.classes)
+    lines += chain("intercept", redirects, base_chain("output", -110, "accept", "nat"))
+    lines += names
+    lines += chain("own", interception.own(spec))
     if enforcing:
         lines += chain("neighbours", neighbours(site))
         lines += chain("open", [f"ct mark set {spec.flow_mark:#010x} accept"])
@@ -156,21 +152,21 @@ def render(
             lines += _learned(index, spec.learned.get(index, ()))
             lines += chain(f"class_{index}", port_rules(_direct(ports, relay), "goto open"))
         lines += _doh_sets(spec)
-        rules = [*_output_head(own, _exempt(spec)), *_output_tail(spec, denied, allowed)]
+        rules = [*_output_head(own, interception.exempt(spec)), *_output_tail(spec, denied, allowed)]
         lines += chain("output", rules, base_chain("output", 0, "drop"))
         lines += _input(site, spec.exemption)
         lines += _forward()
     else:
         dot = "meta l4proto { tcp, udp } th dport 853 goto refuse"
-        rules = [*own, *_local(docker=True), *_exempt(spec), _PORT_53, dot]
+        rules = [*own, *_LOCAL, *interception.exempt(spec), _PORT_53, dot]
         lines += chain("output", rules, base_chain("output", 0, "accept"))
-        lines += chain("input", [_not_to_us(site, spec.exemption)], base_chain("input", 0, "accept"))
+        lines += chain("input", [interception.not_to_us(site, spec.exemption)], base_chain("input", 0, "accept"))
     marks = [spec.exemption] if relay is None else [spec.exemption, relay.exemption]
-    lines += _stamp(site if enforcing else Site(), marks, spec.stamp)
+    lines += lastdoor.stamped(site if enforcing else Site(), marks, spec.stamp)
     lines.append("}")
     if enforcing:
         lines += cut_table()
-        lines += netdev(site, spec.stamp)
+        lines += lastdoor.netdev(site, spec.stamp)
     else:
         lines += gone("inet", CUT_TABLE) + gone("netdev", TABLE)
     return "\n".join(lines) + "\n"
@@ -180,67 +176,11 @@ _DISCOVERY = "nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert"
 _GROUPS = "mld-listener-report, mld-listener-reduction, mld2-listener-report"
 _UNSPECIFIED = "mld-listener-report, nd-router-solicit, nd-neighbor-solicit, mld2-listener-report"  # may come from ::
 _PORT_53 = "meta l4proto { tcp, udp } th dport 53 goto refuse"
-
-
-def _family(packed: bytes) -> int:
-    return 4 if len(packed) == 4 else 6
-
-
-def _own(spec: RulesetSpec) -> dict[str, dict[int, list[str]]]:
-    """Our endpoints by set and family. Own DNS to port 53 and all own UDP DNS is not tracked: a sandbox that reuses
-    our source port must not find a conntrack entry of ours. Over TCP to another port it is, since the sandbox may be
-    allowed to the same port and its connections have to be tracked."""
-    sets: dict[str, dict[int, list[str]]] = {"own": {4: [], 6: []}, "untracked": {4: [], 6: []}}
-    for packed, port in spec.upstreams:
-        for protocol in ("udp", "tcp"):
-            element = f"{show(packed)} . {protocol} . {port}"
-            sets["own"][_family(packed)].append(element)
-            if protocol == "udp" or port == 53:
-                sets["untracked"][_family(packed)].append(element)
-    for packed, protocol, port in spec.own:
-        sets["own"][_family(packed)].append(f"{show(packed)} . {protocol} . {port}")
-    return sets
-
-
-def _own_sets(spec: RulesetSpec, site: Site) -> Iterable[str]:
-    if not site.socket_match:
-        flags = "dynamic,timeout\n\t\ttimeout 60s\n\t\tsize 65536"
-        yield from named_set("ports", "inet_proto . inet_service", [], flags)
-    for name, families in _own(spec).items():
-        for family, elements in families.items():
-            if elements:
-                unique = list(dict.fromkeys(elements))
-                yield from named_set(f"{name}{family}", f"{ADDRESS[family]} . inet_proto . inet_service", unique)
-    for family in (4, 6):
-        exempt = [show(packed) for packed in dict.fromkeys(spec.exempt) if _family(packed) == family]
-        if exempt:
-            yield from named_set(f"exempt{family}", ADDRESS[family], exempt)
-
-
-def _families(spec: RulesetSpec, name: str, verdict: str, match: str) -> list[str]:
-    """The rule once for each family whose set has elements."""
-    if name == "exempt":
-        present = {_family(packed) for packed in spec.exempt}
-    else:
-        present = {family for family, elements in _own(spec)[name].items() if elements}
-    return [
-        f"{match.replace('{6}', '' if family == 4 else '6').replace('{f}', str(family))} {verdict}"
-        for family in sorted(present)
-    ]
+# Docker's own resolver would ask for the sandbox whatever it likes.
+_LOCAL = ["ip daddr 127.0.0.11 goto refuse", 'oifname "lo" fib daddr type { local, broadcast, multicast } accept']
 
 
 # -- before connection tracking --------------------------------------------------------------------------------------
-def _untrack_out(spec: RulesetSpec, site: Site, mark: str) -> list[str]:
-    note = "" if site.socket_match else "update @ports { meta l4proto . th sport } "
-    match = mark + " ip{6} daddr . meta l4proto . th dport @untracked{f} " + note
-    return _families(spec, "untracked", "notrack accept", match.rstrip())
-
-
-def _untrack_in(spec: RulesetSpec) -> list[str]:
-    match = 'iifname != "lo" ip{6} saddr . meta l4proto . th sport @untracked{f}'
-    return _families(spec, "untracked", "notrack accept", match)
-
-
 def _source_checks(
     site: Site, out: list[str], into: list[str], stamps: Sequence[Exemption], *, names_only: bool = False
 ) -> Iterable[str]:
@@ -258,7 +198,7 @@ def _source_checks(
         out = [
             *out,
             # Answers of our listener, and all else that could only pass what follows: a local source, no IP options.
-            f"ip saddr {_DNS[0]} ip hdrlength 5 accept",
+            f"ip saddr {interception.LISTENER[4]} ip hdrlength 5 accept",
             f'oifname "lo" {reset}',
             f"ip6 saddr :: icmpv6 type {{ {_UNSPECIFIED} }} accept",
             "fib saddr type != local drop",
@@ -273,52 +213,9 @@ def _source_checks(
             "fib saddr type != local drop",
         ]
     if not names_only:
-        yield from chain("cleared", [_clear(stamp) for stamp in stamps], base_chain("prerouting", -310, "accept"))
+        yield from lastdoor.cleared(stamps)
     yield from chain("raw_out", out, base_chain("output", -300, "accept"))
     yield from chain("raw_in", into, base_chain("prerouting", -300, "accept"))
-
-
-# -- DNS -------------------------------------------------------------------------------------------------------------
-def _timeouts(spec: RulesetSpec, site: Site) -> Iterable[str]:
-    """All redirects end at one address and port: with the usual 30 s, 64,512 source ports are soon used up.
-
-    The first answer does not count as a reply yet: `unreplied` is for how long it may keep one waiting.
-    """
-    if site.ct_timeout:
-        for family, port in ((4, spec.dns_ports[0]), (6, spec.dns_ports[2])):
-            if port:
-                yield f"\tct timeout dns{family} {{"
-                yield "\t\tprotocol udp"
-                yield f"\t\tl3proto ip{'' if family == 4 else '6'}"
-                yield f"\t\tpolicy = {{ unreplied: {spec.dns_seconds}, replied: 2 }}"
-                yield "\t}"
-
-
-def _intercept(spec: RulesetSpec, site: Site, mark: str) -> list[str]:
-    rules = _families(spec, "exempt", "return", "ip{6} daddr @exempt{f}")
-    udp4, tcp4, udp6, tcp6 = spec.dns_ports
-    for family, protocol, port in ((4, "udp", udp4), (4, "tcp", tcp4), (6, "udp", udp6), (6, "tcp", tcp6)):
-        if port:
-            short = f'ct timeout set "dns{family}" ' if protocol == "udp" and site.ct_timeout else ""
-            rules.append(f"meta nfproto ipv{family} {protocol} dport 53 {short}redirect to :{port}")
-    if spec.relay is not None and spec.mode == "dns+nft":
-        from egress.firewall.relayed import redirects
-
-        rules += redirects(spec.relay, mark, spec.flow_mark, spec.classes)
-    return rules
-
-
-def _redirected(spec: RulesetSpec) -> list[str]:
-    udp4, tcp4, udp6, tcp6 = spec.dns_ports
-    rules = []
-    for protocol, local, port in (("udp", 0, udp4), ("tcp", 0, tcp4), ("udp", 1, udp6), ("tcp", 1, tcp6)):
-        if port:
-            rules.append(f"ct status dnat ip{'6' if local else ''} daddr {_DNS[local]} {protocol} dport {port} accept")
-    return rules
-
-
-def _exempt(spec: RulesetSpec) -> list[str]:
-    return _families(spec, "exempt", "accept", "ip{6} daddr @exempt{f} meta l4proto { tcp, udp } th dport 53")
 
 
 # -- the filter ------------------------------------------------------------------------------------------------------
@@ -329,17 +226,11 @@ def _refuse(site: Site) -> list[str]:
     return rules + REFUSE
 
 
-def _local(*, docker: bool) -> list[str]:
-    """Loopback, but for Docker's own resolver, which would ask for the sandbox whatever it likes."""
-    rules = [f"ip daddr {_DOCKER_DNS} goto refuse"] if docker else []
-    return [*rules, 'oifname "lo" fib daddr type { local, broadcast, multicast } accept']
-
-
 def _output_head(own: list[str], exempt: list[str]) -> list[str]:
     """What comes before the policy. The resolvers' port is settled before any state is looked at."""
     return [
         *own,
-        *_local(docker=True),
+        *_LOCAL,
         *exempt,
         _PORT_53,
         "meta l4proto icmpv6 jump neighbours",
@@ -373,8 +264,7 @@ def _output_tail(spec: RulesetSpec, denied: AddressMap, allowed: AddressMap) -> 
     if spec.doh_all:
         rules.append("meta l4proto { tcp, udp } th dport 443 goto refuse")
     else:
-        present = sorted({_family(network.packed) for network in spec.doh_networks})  # type: ignore[attr-defined]
-        for family in present:
+        for family in sorted({version(network.packed) for network in spec.doh_networks}):
             listed = f"ip{'' if family == 4 else '6'} daddr @doh{family}"
             rules.append(f"{listed} meta l4proto {{ tcp, udp }} th dport 443 goto refuse")
     if spec.relay is not None:
@@ -413,8 +303,7 @@ def _direct(ports: PortSet, relay: Relay | None) -> PortSet:
 def _doh_sets(spec: RulesetSpec) -> Iterable[str]:
     families: dict[int, list[tuple[bytes, int]]] = {4: [], 6: []}
     for network in () if spec.doh_all else spec.doh_networks:
-        packed, length = network.packed, network.length  # type: ignore[attr-defined]
-        families[_family(packed)].append((packed, length))
+        families[version(network.packed)].append((network.packed, network.length))
     for family, networks in families.items():
         if networks:
             elements = [f"{show(packed)}/{length}" for packed, length in _disjoint(networks)]
@@ -424,7 +313,7 @@ def _doh_sets(spec: RulesetSpec) -> Iterable[str]:
 def _learned(index: int, entries: Sequence[tuple[bytes, int]]) -> Iterable[str]:
     families: dict[int, list[str]] = {4: [], 6: []}
     for packed, left in entries:
-        families[_family(packed)].append(f"{show(packed)} timeout {max(left, 1)}ms")
+        families[version(packed)].append(f"{show(packed)} timeout {max(left, 1)}ms")
     for family, elements in families.items():
         yield f"\tset learned{family}_{index} {{"
         yield f"\t\ttype {ADDRESS[family]}"
@@ -436,49 +325,14 @@ def _learned(index: int, entries: Sequence[tuple[bytes, int]]) -> Iterable[str]:
 
 
 def _input(site: Site, exemption: Exemption | None) -> Iterable[str]:
-    rules = [f'iifname "lo" ip saddr {_DNS[0]} accept']  # what follows is about others; saves answers a look-up
+    # What follows is about others; saves answers a look-up.
+    rules = [f'iifname "lo" ip saddr {interception.LISTENER[4]} accept']
     if exemption is not None:
-        rules.append(_not_to_us(site, exemption))
+        rules.append(interception.not_to_us(site, exemption))
     # A flow that was cut, or that is older than we are, must not come back as one from outside.
     rules.append('iifname != "lo" ct state new tcp flags & (fin | syn | rst | ack) != syn drop')
     yield from chain("input", rules, base_chain("input", 0, "accept"))
 
 
-def _not_to_us(site: Site, exemption: Exemption) -> str:
-    """The sandbox can send a query to our resolver from our own socket's port; it is redirected, and whatever leaves
-    the listener's port as an answer then reaches our socket, over `lo`, in the resolver's name."""
-    ours = f"socket mark {exemption.mark:#010x}" if site.socket_match else "meta l4proto . th dport @ports"
-    return f'iifname "lo" meta l4proto {{ tcp, udp }} fib saddr type != local {ours} drop'
-
-
 def _forward() -> Iterable[str]:
-    yield from chain("forward", ["drop"], base_chain("forward", 0, "drop"))
-
-
-def _clear(stamp: Exemption) -> str:
-    """A multicast packet is looped back behind the stamp and before the door that clears it."""
-    stamped = f"meta mark {stamp.mark:#010x} meta priority {class_id(stamp.priority)}"
-    return f"{stamped} meta mark set 0 meta priority set 0:0"
-
-
-def restamp(stamp: Exemption, before: Exemption) -> str:
-    """Another stamp in a standing ruleset; the last door is another matter (`lastdoor.let_in`)."""
-    lines = [f"flush chain inet {TABLE} cleared", f"flush chain inet {TABLE} stamp"]
-    lines += [f"add rule inet {TABLE} cleared {_clear(one)}" for one in (stamp, before)]
-    lines += [f"add rule inet {TABLE} stamp {_set_stamp(stamp)}"]
-    return "\n".join(lines) + "\n"
-
-
-def _set_stamp(stamp: Exemption) -> str:
-    return f"meta mark set {stamp.mark:#010x} meta priority set {class_id(stamp.priority)}"
-
-
-def _stamp(site: Site, exemptions: Sequence[Exemption], stamp: Exemption) -> Iterable[str]:
-    """The last word of the IP path. Without the last door, at least our exemptions don't leave on our packets."""
-    rules = [_set_stamp(stamp)]
-    if site.raw == "none":
-        rules = [
-            f"meta mark {mark:#010x} meta priority {class_id(priority)} meta mark set 0 meta priority set 0:0"
-            for mark, priority in exemptions
-        ]
-    yield from chain("stamp", rules, base_chain("postrouting", TOP, "accept"))
+    return chain("forward", ["drop"], base_chain("forward", 0, "drop"))

@@ -7,6 +7,8 @@ from policies.values import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from egress.netns import Exemption
+
 TABLE = "sallyport"
 CUT_TABLE = "sallyport_cut"
 SHUT_TABLE = "sallyport_shut"
@@ -23,7 +25,6 @@ REFUSE = ["meta l4proto tcp reject with tcp reset", "reject with icmpx admin-pro
 class Site(NamedTuple):
     """The namespace and kernel that a ruleset is written for."""
 
-    placement: str = "inside"  # of the sandbox's namespace; the seam for rules at the host's end of its cable
     # How packet sockets are held: "prefix" (all devices), "devices" (listed), "none". Or, where the last door is there
     # already: "standing" (its rules are replaced), "untouched".
     raw: str = "none"
@@ -53,6 +54,11 @@ def base_chain(hook: str, priority: int, policy: str, kind: str = "filter") -> s
 def class_id(value: int) -> str:
     """A priority as nft writes them: two halves of 16 bits in hexadecimal."""
     return f"{value >> 16:x}:{value & 0xFFFF:x}"
+
+
+def carries(secrets: Exemption) -> str:
+    """Matches packets of this mark and priority."""
+    return f"meta mark {secrets.mark:#010x} meta priority {class_id(secrets.priority)}"
 
 
 def named_set(name: str, kind: str, elements: Sequence[str], flags: str = "") -> Iterable[str]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from egress.firewall.addressmap import port_rules, show, span
 from egress.firewall.ruleset import lockdown, render
 from policies.ports import EVERYTHING, FULL, NOTHING, PortSet
-from tests.pure.firewall.specs import BASE, SITE, SPECS, STAMP
+from tests.pure.firewall.specs import SITE, SPECS, STAMP
 
 GOLDEN = Path(__file__).parent / "golden"
 TEXTS = {name: render(spec, site) for name, (spec, site) in SPECS.items()} | {"lockdown": lockdown(SITE, STAMP)}
@@ -47,11 +47,6 @@ def test_every_base_chain_that_drops_ends_in_a_verdict() -> None:
         for block in text.split("\n\t}"):
             if "policy drop;" in block:
                 assert block.splitlines()[-1].split()[-1] in ("drop", "refuse"), block
-
-
-def test_a_placement_that_is_not_built_is_refused() -> None:
-    with pytest.raises(ValueError, match="outside"):
-        render(BASE, SITE._replace(placement="outside"))
 
 
 def test_secrets_are_all_different_places() -> None:
