@@ -82,7 +82,7 @@ def prepare(config: Config, firewall: Firewall, sockets: Sockets) -> Plan:
     """Check what can be checked before the first fork. Raises ConfigError."""
     if "raw" in config.require and _raw(firewall) == "none":
         raise ConfigError("OPENSANDBOX_EGRESS_REQUIRE", "asks for raw, but this kernel has no netdev egress hook")
-    places = take(firewall.namespace) if config.mode != "dns" else Places()
+    places = take(firewall.namespace, stock=True) if config.mode != "dns" else Places()
     if "raw" in config.require and places.problem:
         raise ConfigError("OPENSANDBOX_EGRESS_REQUIRE", f"asks for raw, but of XDP sockets {places.problem}")
     variables = read_variables(config)
@@ -125,6 +125,7 @@ def relay(plan: Plan) -> int:
     give_up()
     plan.firewall.close()
     plan.handover.close()
+    plan.places.forsake()
     for sock in (*plan.sockets.udp, *plan.sockets.tcp, plan.sockets.api, plan.sockets.unix, names.worker):
         if sock is not None:
             sock.close()
@@ -311,6 +312,8 @@ class Worker:
 
         Watch(self.loop, self.firewall.namespace, self._stack_beside)
         self.loop.run_in_thread(redirects, self._told_of_neighbours)
+        if self.plan.places.sockets:
+            self.firewall.newcomers = self._hold_newcomers
         self.firewall.watch_denied(self.loop, self._denied_packet)
         self.loop.call_later(self.config.probe_interval, self._probe)
         if self.config.otlp is not None and self._own is not None:
@@ -332,6 +335,14 @@ class Worker:
                 )
         if error is not None:
             self.log.warn(f"whether somebody else redirects connections here is not known: {error}")
+
+    def _hold_newcomers(self) -> bool:
+        """On the helper thread: what sends past every rule is not to be had on devices that come later either."""
+        gaps = self.plan.places.follow(self.firewall.namespace, shut="raw" in self.config.require)
+        words = "; ".join([gap.words for gap in gaps if not gap.told])
+        if words:
+            self.loop.call_threadsafe(lambda: self.log.warn(f"XDP sockets are not guarded: {words}"))
+        return bool(gaps)  # whoever has one may give it back
 
     def _stack_beside(self, words: str) -> None:
         """A network stack that our rules do not hold has come into the namespace, or gone ("")."""

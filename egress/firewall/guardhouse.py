@@ -61,6 +61,8 @@ class Firewall:
         self._snapshot: Snapshot = {}
         self._watch: socket.socket | None = None
         self._log: nflog.Reader | None = None
+        self.newcomers: Callable[[], object] = lambda: None
+        """Called on the helper thread when devices may have come; again a second after it raised or returned True."""
 
     # -- the ruleset ---------------------------------------------------------------------------------------------
     def close_up(self) -> None:
@@ -460,12 +462,22 @@ class Firewall:
                     continue  # ENOBUFS: what was lost is found by the survey
             again()
 
+        due = False
+
         def again() -> None:
-            loop.run_in_thread(self.refresh, lambda _, error: None if error is None else retry())
+            for work in (self.newcomers, self.refresh):
+                loop.run_in_thread(work, lambda unwell, error: retry() if unwell or error is not None else None)
 
         def retry() -> None:
-            if self._watch is sock:
-                loop.call_later(1.0, again)
+            nonlocal due
+            if self._watch is sock and not due:
+                due = True
+                loop.call_later(1.0, later)
+
+        def later() -> None:
+            nonlocal due
+            due = False
+            again()
 
         loop.add_reader(sock.fileno(), ready)
         again()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -11,12 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from egress.firewall.xdp import STOCK
 from lab.identity import CONTAINER_ROOT, SIDECAR, SIDECAR_WITH_RAW
+from tests.blackbox.place import soon
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from lab import Lab
 
 PAYLOAD = b"sallyport-xdp-payload"
+BUSY = os.strerror(errno.EBUSY)
 SEND = """
 import ctypes, mmap, os, socket, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -74,7 +82,7 @@ def test_e6_an_xdp_socket_is_not_to_be_had(lab: Lab, start_sidecar: Any) -> None
     sidecar = start_sidecar(policy={"egress": []}, identity=SIDECAR_WITH_RAW, env={"REQUIRE": "raw"})
     with lab.capture() as wire:
         for device in ("eth0", "lo"):
-            assert send(lab, device) == os.strerror(16)  # EBUSY
+            assert send(lab, device) == BUSY
         assert not wire.packets(0.3, payload=PAYLOAD)
     assert warnings(sidecar) == []
 
@@ -82,9 +90,9 @@ def test_e6_an_xdp_socket_is_not_to_be_had(lab: Lab, start_sidecar: Any) -> None
 def test_e6_it_is_not_to_be_had_while_a_worker_is_replaced(lab: Lab, start_sidecar: Any) -> None:
     sidecar = start_sidecar(policy={"egress": []}, identity=SIDECAR_WITH_RAW)
     sidecar.kill_worker()
-    assert send(lab) == os.strerror(16)
+    assert send(lab) == BUSY
     sidecar.wait_ready()
-    assert send(lab) == os.strerror(16)
+    assert send(lab) == BUSY
 
 
 def test_e6_a_sidecar_that_cannot_hold_the_places_says_so(lab: Lab, start_sidecar: Any) -> None:
@@ -98,13 +106,90 @@ def test_e6_a_sidecar_that_cannot_hold_the_places_says_so(lab: Lab, start_sideca
     assert "asks for raw" in refused.log
 
 
-def test_e6_a_place_that_somebody_has_is_told(lab: Lab, start_sidecar: Any) -> None:
+@contextlib.contextmanager
+def holding(lab: Lab, device: str) -> Iterator[None]:
+    """The ordinary attacker has one on this device, and has sent by it."""
     stay = f"{SEND}\nprint('held', flush=True)\nsys.stdin.read()"
-    argv = [sys.executable, "-I", "-c", stay, "eth0", frame().hex()]
+    argv = [sys.executable, "-I", "-c", stay, device, frame().hex()]
     holder = lab.sandbox.popen(argv, identity=CONTAINER_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert holder.stdin is not None
     assert holder.stdout is not None
     assert holder.stdout.readline() == b"held\n"
+    yield
+    holder.stdin.close()
+    assert holder.wait(10) == 0
+
+
+def test_e6_a_place_that_somebody_has_is_told(lab: Lab, start_sidecar: Any) -> None:
+    with holding(lab, "eth0"):
+        sidecar = start_sidecar(policy={"egress": []}, identity=SIDECAR_WITH_RAW)
+        (warning,) = warnings(sidecar)
+        assert "somebody has one on eth0 already" in warning
+        assert json.loads(sidecar.api("GET", "/policy").text)["policy"]["egress"] == []
+    assert soon(lambda: send(lab) == BUSY, 20), "it is taken as soon as it is given back"
+
+
+# -- devices that come later -------------------------------------------------------------------------------------------
+def come(lab: Lab, device: str) -> None:
+    """Another network for the sandbox, as `docker network connect` lays one."""
+    outer = f"{device}-{lab.link.sandbox.split('.')[2]}"
+    internet = lab.internet.namespace
+    internet.run(["ip", "link", "del", outer])  # that of a sandbox of long ago may still be there
+    lab.sandbox.ip("link", "add", device, "type", "veth", "peer", "name", outer, "netns", internet.name)
+    internet.ip("link", "set", outer, "up")
+    lab.sandbox.ip("link", "set", device, "up")
+    lab.sandbox.wait_running(device)
+
+
+def test_e6_nor_on_a_device_that_comes_later(lab: Lab, start_sidecar: Any) -> None:
+    come(lab, "late0")
+    with lab.capture() as wire:
+        assert send(lab, "late0") == ""
+        assert wire.arrived(payload=PAYLOAD)  # the control: nothing guards yet
     sidecar = start_sidecar(policy={"egress": []}, identity=SIDECAR_WITH_RAW)
-    (warning,) = warnings(sidecar)
-    assert "somebody has one on eth0 already" in warning
-    assert json.loads(sidecar.api("GET", "/policy").text)["policy"]["egress"] == []
+    assert send(lab, "late0") == BUSY
+    come(lab, "late1")
+    assert soon(lambda: send(lab, "late1") == BUSY, 20)
+    sidecar.kill_worker()
+    assert send(lab, "late1") == BUSY, "it is the supervisor's too"
+    come(lab, "late2")
+    sidecar.wait_ready()
+    assert soon(lambda: send(lab, "late2") == BUSY, 20)
+    lab.sandbox.ip("link", "del", "late1")
+    come(lab, "late1")
+    assert soon(lambda: send(lab, "late1") == BUSY, 20), "another device of that name is another place"
+    assert [send(lab, device) for device in ("eth0", "lo", "late0", "late2")] == [BUSY] * 4
+
+
+@pytest.mark.parametrize("require", ["", "raw"])
+def test_e6_who_was_faster_on_a_device_that_comes_later_is_told_or_stopped(
+    lab: Lab, start_sidecar: Any, require: str
+) -> None:
+    sidecar = start_sidecar(policy={"egress": []}, identity=SIDECAR_WITH_RAW, env={"REQUIRE": require})
+    os.kill(sidecar.worker_pid, signal.SIGSTOP)  # or it would be a matter of luck
+    come(lab, "late0")
+    with lab.capture() as wire, holding(lab, "late0"):
+        assert wire.arrived(payload=PAYLOAD)  # the control: that much is at stake
+        os.kill(sidecar.worker_pid, signal.SIGCONT)
+        assert soon(lambda: len(warnings(sidecar)) == 1, 20), sidecar.log
+        assert "somebody has one on late0 already" in warnings(sidecar)[0]
+        assert soon(lambda: up(lab, "late0") == (not require), 20)
+        if require:
+            lab.sandbox.ip("link", "set", "late0", "up")
+            assert soon(lambda: not up(lab, "late0"), 20), "for as long as somebody has it"
+        assert up(lab, "eth0")
+    assert soon(lambda: send(lab, "late0") == BUSY, 20), "it is taken as soon as it is given back"
+    assert len(warnings(sidecar)) == 1
+
+
+def up(lab: Lab, device: str) -> bool:
+    return "UP" in json.loads(lab.sandbox.ip("-j", "link", "show", device))[0]["flags"]
+
+
+def test_e6_more_devices_than_it_has_sockets_for_are_told(lab: Lab, start_sidecar: Any) -> None:
+    sidecar = start_sidecar(policy={"egress": []}, identity=SIDECAR_WITH_RAW)
+    lab.sandbox.ip_batch([f"link add a{n} up type veth peer name b{n}" for n in range(STOCK // 2 + 2)])
+    lab.sandbox.ip_batch([f"link set b{n} up" for n in range(STOCK // 2 + 2)])
+    assert soon(lambda: "no socket is left to hold" in " ".join(warnings(sidecar)), 20), sidecar.log
+    assert "eth0" not in " ".join(warnings(sidecar))
+    assert [send(lab, device) for device in ("eth0", "lo")] == [BUSY] * 2
