@@ -34,7 +34,7 @@ class Admission(NamedTuple):
     @property
     def request_uri(self) -> str:
         """For the renew intent: the inner path without its query in uri mode, else ""."""
-        return self.target.partition(b"?")[0].decode("latin-1") if self.prefix else ""
+        return self.target.partition(b"?")[0].decode(errors="replace") if self.prefix else ""
 
     def with_target(self, target: bytes) -> Admission:
         """The same for another target, without further lines for the answer."""

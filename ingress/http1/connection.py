@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 IDLE, BODY, ANSWER, WAITING, LINGER, GONE = range(6)
 """Between requests, or in a head; a request's body; its answer; for a sandbox to be ready; to be closed; closed."""
 
-_OPENING = re.compile(rb"(?:\r\n)*[A-Z-]{1,20}(?: |$)|(?:\r\n)*\r?$").match
+_OPENING = re.compile(rb"(?:\r\n)*[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}(?: |$)|(?:\r\n)*\r?$").match
 """What the first octets of a request look like; anything else needs no waiting for."""
 _EMPTY_LINES = re.compile(rb"\A(?:\r\n)++").sub
 
@@ -33,7 +33,7 @@ _CODES = {
     405: "method_not_allowed",
     414: "target_too_long",
     431: "head_too_large",
-    501: "unknown_method",
+    501: "method_too_long",
     505: "http_version",
 }
 _LINES = {405: b"Allow: GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS\r\n"}
@@ -197,7 +197,7 @@ class Connection(asyncio.Protocol):
     def _unfinished(self, data: bytes) -> None:
         if len(data) >= self.core.limits.head_bytes:
             raise self._too_long(data)
-        if _OPENING(data[:24]) is None or b"\n\n" in data or b"\n\r\n" in data:
+        if _OPENING(data[:80]) is None or b"\n\n" in data or b"\n\r\n" in data:
             self.refuse(Refusal(400, "bad_request", "this is not an HTTP/1.1 request", close=True))
         else:
             if not self._started:

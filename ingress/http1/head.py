@@ -1,8 +1,8 @@
 """HTTP/1 heads, read strictly. Pure: bytes in, a value or an error out.
 
-llhttp (through httptools) reads the lines; what it lets through and two parties could read in two ways is refused
-here: versions other than 1.0 and 1.1, a request line that isn't three parts, two Hosts or none, Transfer-Encoding on
-HTTP/1.0, with a coding other than chunked or beside Content-Length (RFC 9112 sections 2.3, 3.2, 6.1 and 6.3).
+A request line is read here. llhttp (through httptools) reads the lines below it; what it lets through and two parties
+could read in two ways is refused here: two Hosts or none, Transfer-Encoding on HTTP/1.0, with a coding other than
+chunked or beside Content-Length (RFC 9112 sections 3.2, 6.1 and 6.3).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any
 
 from httptools import (
     HttpParserError,
-    HttpParserInvalidMethodError,
     HttpParserUpgrade,
     HttpRequestParser,
     HttpResponseParser,
@@ -189,15 +188,23 @@ def _plain(text: bytes) -> bool:
 _METHODS = frozenset((b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS"))
 _LENGTH = re.compile(rb" *[0-9]{1,18}").fullmatch
 
+_TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
+"""What a method is made of (RFC 9110 sections 9.1 and 5.6.2)."""
+_VISIBLE = re.compile(rb"[!-~\x80-\xff]+").fullmatch
+"""What a target may hold. Octets above ASCII are in no URI (RFC 3986): they are a name sent as it was typed."""
+_LONGEST_METHOD = 64
+_NOT_SERVED = frozenset((b"CONNECT", b"PRI"))
+"""Whatever the case of their letters: behind the one comes a tunnel, behind the other HTTP/2."""
+
 
 def read_request(raw: bytes) -> RequestHead:
     """A request's head, from its first octet to the empty line, both included. BadHead where it won't do."""
     line_end = raw.find(b"\r\n")
     method, target, version = request_line(raw[:line_end])
-    _check(HttpRequestParser, raw)
+    # llhttp knows some methods only, and no octet above ASCII in a target. How it reads what stands below depends on
+    # neither, CONNECT apart: so it is shown another line, of this version.
+    _check(HttpRequestParser, b"POST /" + raw[line_end - 9 :])
     fields = _fields(raw, line_end)
-    if method == b"CONNECT":
-        raise BadHead("CONNECT is not served here", 405)
     hosts = fields.all(b"host")
     if not hosts:
         if version == 11:
@@ -210,15 +217,31 @@ def read_request(raw: bytes) -> RequestHead:
 def request_line(line: bytes) -> tuple[bytes, bytes, int]:
     """Method, target and version (10 or 11) of a request line; between them is one space (RFC 9112 section 3)."""
     parts = line.split(b" ")
-    # llhttp passes over CR and LF before a method, and they would be forwarded as a part of it.
-    if len(parts) != 3 or parts[0][:1] < b"!" or not parts[1]:
+    if len(parts) != 3:
         raise BadHead("the request line is not `METHOD target HTTP/1.1`")
-    version = _VERSIONS.get(parts[2])
+    method, target, spoken = parts
+    version = _VERSIONS.get(spoken)
     if version is None:
-        if parts[2].startswith(b"HTTP/") and parts[2][5:6].isdigit():
+        if spoken.startswith(b"HTTP/") and spoken[5:6].isdigit():
             raise BadHead("this gateway speaks HTTP/1.1 and HTTP/1.0", 505)
         raise BadHead("the request line is not `METHOD target HTTP/1.1`")
-    return parts[0], parts[1], version
+    if method not in _METHODS:
+        _check_method(method)
+    if not _plain(target) and not _VISIBLE(target):
+        raise BadHead("a control character in the request target")
+    if target[:1] != b"/" and target != b"*" and b"://" not in target:
+        raise BadHead("the request target is neither a path nor a URL")
+    return method, target, version
+
+
+def _check_method(method: bytes) -> None:
+    """Of one that isn't among the usual."""
+    if not _TOKEN(method):
+        raise BadHead("the request line does not begin with a method")
+    if len(method) > _LONGEST_METHOD:
+        raise BadHead(f"a method longer than {_LONGEST_METHOD} letters", 501)
+    if method.upper() in _NOT_SERVED:
+        raise BadHead(f"{method.decode()} is not served here", 405)
 
 
 def body_length(fields: Fields, version: int, untold: int) -> int:
@@ -274,7 +297,5 @@ def _check(parser: type[Any], raw: bytes) -> None:
         parser(None).feed_data(raw)
     except HttpParserUpgrade:
         return  # llhttp stops where another protocol may begin; whether it does is the caller's to say
-    except HttpParserInvalidMethodError:
-        raise BadHead("a method that this gateway does not know", 501) from None
     except HttpParserError as error:
         raise BadHead(f"not HTTP/1.1: {error}") from None

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _LEVELS = {"debug": 0, "info": 1, "warn": 2, "error": 3}
 _MOST = 4096  # PIPE_BUF on Linux
-_PATH = 400  # six octets for a character at worst
+_PATH = 400  # octets of a path; each becomes six at worst
 _encode = json.JSONEncoder(separators=(",", ":"), default=str).encode
 _quote = json.encoder.encode_basestring_ascii
 # A path that could be signed: its fourth segment begins as a signature does. Looser than what the gate takes for one,
@@ -234,7 +234,7 @@ class Access:
         line += f',"client":{_quote(address)}'
         if head is not None:
             prefix = None if admission is None or code else admission.prefix
-            path = mask_target(head.target, prefix, query=self._query)[:_PATH]
+            path = mask_target(head.target, prefix, query=self._query)
             line += f',"method":"{head.method.decode()}","path":{_quote(path)}'
         line += f',"status":{status}'
         if code:
@@ -257,7 +257,7 @@ class Access:
 
 
 def mask_target(target: bytes, prefix: bytes | None, *, query: bool = False) -> str:
-    """A request target for the log: its path, without what would open a sandbox.
+    """A request target for the log: its path, without what would open a sandbox, cut where it is long.
 
     prefix: the public prefix that the gate took off in path mode, b"" where the route was elsewhere, None where nobody
     knows: then whatever could be a signature is taken for one. query: keep it, but for the gateway's own links.
@@ -276,4 +276,4 @@ def mask_target(target: bytes, prefix: bytes | None, *, query: bool = False) -> 
     path, _, rest = target.partition(b"?")
     if not query or path.endswith(_ENTER):
         target = path
-    return target.decode("latin-1")
+    return target[:_PATH].decode(errors="backslashreplace")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import string
+
 import h11
 import pytest
 from hypothesis import example, find, given
@@ -49,7 +52,20 @@ def test_a_head_is_read_as_it_was_sent() -> None:
 
 @pytest.mark.parametrize(
     "target",
-    [b"/", b"//", b"/%2e%2e/", b"/..", b"/;a", b"/?a?b", b"*", b"http://box.example/x", b"/" + b"a" * 60_000],
+    [
+        b"/",
+        b"//",
+        b"/%2e%2e/",
+        b"/..",
+        b"/;a",
+        b"/?a?b",
+        b"*",
+        b"http://box.example/x",
+        b"/" + b"a" * 60_000,
+        "/caf\u00e9?q=\u4e16".encode(),
+        b"/\x80\xa0\xff",
+        b"http://box.example/\xe9",
+    ],
 )
 def test_a_target_is_not_touched(target: bytes) -> None:
     assert read_request(head(first=b"GET " + target + b" HTTP/1.1")).target == target
@@ -116,7 +132,13 @@ I1 = {
     "a control character in a value": head(b"X-One: a\x01b"),
     "a high byte in a name": head(b"X-\xfcne: a"),
     "a nul in the target": head(first=b"GET /\0 HTTP/1.1"),
-    "a high byte in the target": head(first=b"GET /\xff HTTP/1.1"),
+    "a delete in the target": head(first=b"GET /\x7f HTTP/1.1"),
+    "a carriage return in the target": head(first=b"GET /\ra HTTP/1.1"),
+    "a line feed in the target": head(first=b"GET /\na HTTP/1.1"),
+    "a high byte in the method": head(first=b"G\xc9T / HTTP/1.1"),
+    "a colon in the method": head(first=b"GET: / HTTP/1.1"),
+    "a nul in the method": head(first=b"GE\0T / HTTP/1.1"),
+    "no method": head(first=b" / HTTP/1.1"),
     "a tab in the target": head(first=b"GET /\ta HTTP/1.1"),
     "a space in the target": head(first=b"GET /a b HTTP/1.1"),
     "two spaces": head(first=b"GET  / HTTP/1.1"),
@@ -152,8 +174,10 @@ def test_i1_the_same_head_without_the_fault_is_taken() -> None:
         (b"PRI * HTTP/2.0", 505),
         (b"GET / HTTP/1.10", 505),
         (b"CONNECT box.example:443 HTTP/1.1", 405),
-        (b"get / HTTP/1.1", 501),
-        (b"BREW / HTTP/1.1", 501),
+        (b"connect / HTTP/1.1", 405),
+        (b"PRI * HTTP/1.1", 405),
+        (b"pri / HTTP/1.0", 405),
+        (b"B" * 65 + b" / HTTP/1.1", 501),
         (b"GET / HTTP/11", 505),
         (b"GET / HTTP/x.y", 400),
     ],
@@ -168,9 +192,29 @@ def test_an_http_1_0_request_may_come_without_a_host() -> None:
 
 
 @pytest.mark.parametrize(
-    "method", [b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"PROPFIND", b"REPORT", b"MKCOL"]
+    "method",
+    [
+        b"GET",
+        b"HEAD",
+        b"POST",
+        b"PUT",
+        b"PATCH",
+        b"DELETE",
+        b"OPTIONS",
+        b"PROPFIND",
+        b"REPORT",
+        b"MKCOL",
+        b"TRACE",
+        b"VERSION-CONTROL",
+        b"BASELINE-CONTROL",
+        b"PLAY",
+        b"get",
+        b"x_Y.z",
+        b"!#$%&'*+-.^_`|~09",
+        b"B" * 64,
+    ],
 )
-def test_methods_that_people_use(method: bytes) -> None:
+def test_a_method_is_any_token(method: bytes) -> None:
     assert read_request(head(first=method + b" / HTTP/1.1")).method == method
 
 
@@ -246,9 +290,12 @@ WILD = st.builds(
 FIELDS = st.lists(GOOD, max_size=3) | st.lists(GOOD | WILD, max_size=4)
 FIRST = st.builds(
     lambda method, space, target, other, version: method + space + target + other + version + b"\r\n",
-    st.sampled_from([b"GET", b"POST", b"HEAD", b"OPTIONS", b"PUT", b"get", b"CONNECT", b"G T"]),
+    st.sampled_from(
+        [b"GET", b"POST", b"HEAD", b"OPTIONS", b"PUT", b"get", b"CONNECT", b"G T", b"PRI", b"VERSION-CONTROL"]
+    )
+    | st.binary(max_size=8),
     st.just(b" ") | st.sampled_from([b" ", b"  ", b"\t"]),
-    st.sampled_from([b"/", b"*", b"/a?b#c", b"//x", b"http://a/b", b"/%00", b""]) | st.binary(max_size=8),
+    st.sampled_from([b"/", b"*", b"/a?b#c", b"//x", b"http://a/b", b"/%00", b"/\xc3\xa9", b""]) | st.binary(max_size=8),
     st.just(b" ") | st.sampled_from([b" ", b"  ", b"\t"]),
     st.sampled_from([b"HTTP/1.1", b"HTTP/1.1", b"HTTP/1.0", b"HTTP/2.0", b"HTTP/1.1 "]),
 )
@@ -266,14 +313,21 @@ def heads(draw: st.DrawFn) -> bytes:
     return raw[: end + 4] if end >= 0 else raw + b"\r\n\r\n"
 
 
+def ascii_target(raw: bytes) -> bytes:
+    """The head with an x for each octet above ASCII in its request line, where h11 takes none."""
+    line_end = raw.find(b"\r\n")
+    return re.sub(rb"[\x80-\xff]", b"x", raw[:line_end]) + raw[line_end:]
+
+
 def by_h11(read: RequestHead, raw: bytes) -> None:
     """Hold h11 to having read the same from the same octets, and to taking a body of that length behind it."""
+    assert raw.startswith(b"%b %b HTTP/1." % (read.method, read.target))
     connection = h11.Connection(h11.SERVER)
-    connection.receive_data(raw)
+    connection.receive_data(ascii_target(raw))
     request = connection.next_event()
     assert isinstance(request, h11.Request), request
     assert request.method == read.method
-    assert request.target == read.target
+    assert request.target == ascii_target(read.target + b"\r\n")[:-2]
     assert request.http_version == (b"1.1" if read.version == 11 else b"1.0")
     ours = [(name.lower(), value) for name, value in read.fields.items]
     lowered = [(name, value.lower() if name == b"transfer-encoding" else value) for name, value in ours]
@@ -411,6 +465,39 @@ def test_any_request_line_gives_three_parts_or_this_one_error(line: bytes) -> No
     except BadHead:
         return
     assert b"%b %b HTTP/%b" % (method, target, b"1.1" if version == 11 else b"1.0") == line
+
+
+@pytest.mark.parametrize(
+    ("line", "taken"),
+    [
+        (b"G%cT / HTTP/1.1", b"!#$%&'*+-.^_`|~" + string.digits.encode() + string.ascii_letters.encode()),
+        (b"GET /a%cb HTTP/1.1", bytes(range(0x21, 0x7F)) + bytes(range(0x80, 0x100))),
+    ],
+)
+def test_i1_each_octet_of_a_request_line_is_a_tokens_or_visible(line: bytes, taken: bytes) -> None:
+    """RFC 9110 section 9.1; no control character, no space and no DEL in either part."""
+    found = bytes(octet for octet in range(256) if accepted(line % octet + b"\r\nHost: a\r\n\r\n"))
+    assert sorted(found) == sorted(taken)
+
+
+@given(heads(), st.sampled_from([b"FROB /\xc3\xa9", b"head /", b"VERSION-CONTROL *", b"GET http://a/\xff", b"! /"]))
+@example(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n", b"FROB /")
+@example(b"POST / HTTP/1.0\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n", b"FROB /")
+def test_i1_a_section_is_read_alike_under_every_method_and_target(raw: bytes, beginning: bytes) -> None:
+    first, end, section = raw.partition(b"\r\n")
+    version = first[-8:]
+    if version not in (b"HTTP/1.1", b"HTTP/1.0"):
+        return
+    readings: list[object] = []
+    for line in (b"GET /", beginning):
+        try:
+            read = read_request(line + b" " + version + end + section)
+        except BadHead as fault:
+            readings.append((fault.status, str(fault)))
+        else:
+            assert b"%b %b" % (read.method, read.target) == line
+            readings.append((read.version, read.length, read.keep, read.fields.items))
+    assert readings[0] == readings[1]
 
 
 @given(st.sampled_from([10, 11]), st.lists(VALUES, max_size=2), st.lists(VALUES, max_size=2))

@@ -179,7 +179,8 @@ def test_header_values_and_tokens_are_never_written(journal: Journal) -> None:
         (f"/.sallyport/enter?e=1&s={SECRET}", None, "/.sallyport/enter"),
         (f"/box/80/.sallyport/enter?e=1&s={SECRET}", None, "/box/80/.sallyport/enter"),
         ("*", None, "*"),
-        ("/caf\xe9", "", "/caf\xe9"),
+        ("/caf\xc3\xa9", "", "/caf\u00e9"),  # UTF-8, as it was typed
+        ("/caf\xe9\x9b", "", "/caf\\xe9\\x9b"),
     ],
 )
 def test_masks(target: str, prefix: str | None, shown: str) -> None:

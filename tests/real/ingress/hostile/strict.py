@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _LARGEST = 1 << 22
+_HIGH = re.compile(rb"[\x80-\xff]")
 _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _FIELD = re.compile(_TOKEN + rb":[\t\x20-\x7e\x80-\xff]*")
-_REQUEST_LINE = re.compile(_TOKEN + rb" [\x21-\x7e]+ HTTP/1\.[01]")
+# Octets above ASCII are in no URI, and are sent all the same.
+_REQUEST_LINE = re.compile(_TOKEN + rb" [\x21-\x7e\x80-\xff]+ HTTP/1\.[01]")
 # Without a reason servers leave its space out too; nobody reads that in another way.
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] [1-9][0-9][0-9](?: [\t\x20-\x7e\x80-\xff]*)?")
 _QUOTED = rb'"(?:[\t\x20\x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t\x20-\x7e\x80-\xff])*"'
@@ -143,10 +145,11 @@ def _lines(head: bytes, first: re.Pattern[bytes], *, whole: bool) -> None:
 def _read(http: h11.Connection, data: bytes, end: int, *, closed: bool) -> tuple[Message | None, bytes]:
     """The first message, and what is behind it; None while it isn't whole."""
     start = data[: data.index(b"\r\n")]
+    shown = _HIGH.sub(b"x", start) + data[len(start) :]  # h11 takes no target with an octet above ASCII
     body, trailers = bytearray(), Headers()
     headers: Headers | None = None
     try:
-        http.receive_data(data)
+        http.receive_data(shown)
         if closed:
             http.receive_data(b"")
         while True:

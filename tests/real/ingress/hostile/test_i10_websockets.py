@@ -10,6 +10,7 @@ import pytest
 from tests.real.ingress.hostile import frames, lies, strict
 from tests.real.ingress.hostile.client import wait
 from tests.real.ingress.hostile.corpus import get
+from tests.real.ingress.hostile.corpus_lines import HIGH
 from tests.real.ingress.hostile.gateway import Gateway
 from tests.real.ingress.hostile.ground import Link, saying, settled, soon
 
@@ -58,6 +59,26 @@ def test_the_opening_crosses_whole(connection: bytes, gate: Gateway, start_origi
     assert seen.one("upgrade") == "websocket"
     assert (seen.one("connection") or "").lower() == "upgrade"
     assert seen.one("host") == "app.test"
+
+
+@pytest.mark.parametrize("target", HIGH.values(), ids=HIGH.keys())
+def test_an_openings_target_crosses_as_it_was_typed(target: bytes, gate: Gateway, start_origin: OriginFactory) -> None:
+    origin = start_origin(frames.echoing)
+    with opened(gate, frames.opening(origin, line=b"GET " + target + b" HTTP/1.1")) as client:
+        said = frames.frame(frames.TEXT, b"hello", mask=True)
+        client.send(said)
+        assert client.exactly(len(said)) == said
+    assert bytes(origin.links[0].data).startswith(b"GET " + target + b" HTTP/1.1\r\n")
+
+
+def test_only_get_opens_a_websocket(gate: Gateway, start_origin: OriginFactory) -> None:
+    """Of another method it is an ordinary request, whose Upgrade ends here (RFC 6455 section 4.1)."""
+    origin = start_origin()
+    with gate.client() as client:
+        for method in (b"get", b"FROB"):
+            answer = client.ask(frames.opening(origin, line=method + b" /ws HTTP/1.1"))
+            assert (answer.status, answer.body) == (200, method + b" /ws 0")
+    assert [(seen.one("upgrade"), seen.one("connection")) for seen in origin.requests()] == [(None, None)] * 2
 
 
 SPEECH = [

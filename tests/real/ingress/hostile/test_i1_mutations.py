@@ -24,7 +24,8 @@ SEEDS = [
 ]
 PIECES = [
     b"\r", b"\n", b"\r\n", b"\n\n", b"\r\r", b"\r\n\r\n", b" ", b"\t", b"\x00", b"\x0b", b":", b",", b";", b"=", b'"',
-    b"0", b"5", b"f", b"-", b"+", b"0x", b"\x7f", b"\xff", b"#", b"%00", b"HTTP/1.1", b"HTTP/1.0", b"GET /x HTTP/1.1",
+    b"0", b"5", b"f", b"-", b"+", b"0x", b"\x7f", b"\xff", b"\x85", b"\xa0", b"\xc3\xa9", b"#", b"%00", b"HTTP/1.1",
+    b"HTTP/1.0", b"GET /x HTTP/1.1", b"VERSION-CONTROL", b"head", b"connect",
     b"Content-Length: 3\r\n", b"Content-Length: 5\r\n", b"Content-Length:\r\n", b"Transfer-Encoding: chunked\r\n",
     b"Transfer-Encoding: identity\r\n", b"Connection: close\r\n", b"Connection: Content-Length\r\n", b"Host: x\r\n",
     b"Expect: 100-continue\r\n", b"Upgrade: h2c\r\nConnection: Upgrade\r\n", b"0\r\n\r\n", b"\r\n0\r\n\r\n",

@@ -126,6 +126,17 @@ def test_i1_many_pipelined_requests_are_answered_in_order(gate: Gateway, module_
     assert [answer.body for answer in verdict.answers] == [*wanted, b"GET /sentinel 0"]
 
 
+@pytest.mark.parametrize("method", corpus_lines.METHODS, ids=bytes.decode)
+def test_i1_every_method_crosses_as_it_was_sent(method: bytes, gate: Gateway, module_origin: Origin) -> None:
+    """With both framings and none, behind one another on one connection."""
+    line = method + b" /\xc3\xa9 HTTP/1.1"
+    framed = [corpus.head(line), corpus.head(line, corpus.CL) + b"hello", corpus.head(line, corpus.TE) + corpus.HELLO]
+    verdict = exchange(gate, module_origin, b"".join(framed))
+    assert [answer.status for answer in verdict.answers] == [200] * 4
+    assert [message.start for message in verdict.arrived][:3] == [line] * 3
+    assert [message.body for message in verdict.arrived] == [b"", b"hello", b"hello", b""]
+
+
 def test_i1_what_looks_like_a_request_in_a_body_is_a_body(gate: Gateway, module_origin: Origin) -> None:
     inner = corpus.HIDDEN.replace(b"PORT", str(module_origin.port).encode())
     for raw in (

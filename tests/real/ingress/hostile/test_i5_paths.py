@@ -36,6 +36,8 @@ UNCHANGED = [
     b"/%",
     b"/%zz",
     b"/%c3%a9",
+    b"/\xc3\xa9?\xe4\xb8\x96=\xff",
+    b"/\x80\x85\xa0\xff/..",
     b"/a+b%20c",
     b"/~a!$&'()*,=:@",
     b"/?",
@@ -79,6 +81,11 @@ PREFIXES = [
     b"/box%00/PORT/x",
     b"/box/PORT#/x",
     b"/box#/PORT/x",
+    b"/b\xc3\xb6x/PORT/x",
+    b"/box\xc2\xa0/PORT/x",
+    b"/box/\xd9\xa1PORT/x",
+    b"/box/PORT\xc2\x85/x",
+    b"\xef\xbc\x8fbox/PORT/x",
     b"/box/%PORT/x",
     b"/box?/PORT/x",
     b"/box",
@@ -112,7 +119,7 @@ def raw(target: bytes, origin: Origin, other: Origin, host: bytes = b"app.test")
     return b"GET " + filled + b" HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n"
 
 
-@pytest.mark.parametrize("rest", UNCHANGED, ids=lambda rest: rest.decode())
+@pytest.mark.parametrize("rest", UNCHANGED, ids=lambda rest: rest.decode("latin-1"))
 def test_i5_bytes_after_the_prefix_are_untouched(
     rest: bytes, by_path: Gateway, module_origin: Origin, other: Origin
 ) -> None:
