@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from egress.firewall import FirewallError, devices
+from egress.firewall.conntrack import can_destroy
 from egress.netns import NETLINK_NETFILTER
 
 if TYPE_CHECKING:
@@ -39,6 +40,13 @@ class Capabilities(NamedTuple):
         if self.raw == "none":
             found.insert(0, "packet sockets are not guarded (no netdev egress hook, Linux 5.16): drop CAP_NET_RAW")
         return tuple(found)
+
+
+def capabilities(site: Site, namespace: Namespace) -> Capabilities:
+    """What holds in this namespace, where `site` is what its kernel has taken. Raises OSError."""
+    ipv6 = any(address.packed == b"\0" * 15 + b"\1" for address in namespace.addresses())
+    log, timeout, match, options = bool(site.log_group), site.ct_timeout, site.socket_match, site.ip_options
+    return Capabilities(site.raw, log, timeout, match, options, can_destroy(namespace), ipv6)
 
 
 def negotiate(site: Site, namespace: Namespace, nft: Nft, log_group: int) -> Site:

@@ -190,7 +190,8 @@ def test_8_shut_before_connection_tracking_wakes_up(
     lab = guarded.lab
     streams = [lab.open(site, STREAM_PORT) for _ in range(4)]
     seen: list[bool] = []
-    apply = guarded.firewall._apply
+    loader = guarded.firewall._loader
+    load = loader.load
 
     def slowly(write: Any, *rest: Any) -> None:
         seen.extend(hears(stream) for stream in streams)
@@ -202,9 +203,9 @@ def test_8_shut_before_connection_tracking_wakes_up(
             sock.settimeout(5)
             assert sock.recv(10) == b"here"
         assert not to(guarded, site) or all(not flow.tracked for flow in to(guarded, site))
-        apply(write, *rest)
+        load(write, *rest)
 
-    monkeypatch.setattr(guarded.firewall, "_apply", slowly)
+    monkeypatch.setattr(loader, "load", slowly)
     assert packets.eventually(hears, streams[0])
     guarded.firewall.lock()
     assert seen
@@ -221,7 +222,7 @@ def test_a_lockdown_that_the_kernel_refuses_leaves_it_shut(guarded: Guarded, sit
         raise FirewallError("refused")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(guarded.firewall, "_apply", refused)
+        patch.setattr(guarded.firewall._loader, "load", refused)
         with pytest.raises(FirewallError):
             guarded.firewall.lock()
     assert guarded.firewall.standing() is None

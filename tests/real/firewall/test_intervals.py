@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from egress.firewall import FirewallError, guardhouse
+from egress.firewall import FirewallError, loader
 from egress.firewall.intervals import CHUNK
 from policies.ports import EVERYTHING, FULL, PortSet
 from tests.real.firewall.conftest import part
@@ -60,6 +60,6 @@ def test_what_is_filled_in_is_what_the_text_says(
     assert filled
     assert all("elements" in text for text in filled.values())
     with monkeypatch.context() as patched:
-        patched.setattr(guardhouse, "fill", refused)
+        patched.setattr(loader, "fill", refused)
         guarded.load(plan=plan)  # all of it at once, as text
     assert maps(guarded) == filled
