@@ -22,7 +22,7 @@ def connect(address, port):
     return sock
 
 def context():
-    made = ssl.create_default_context()
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     made.check_hostname = False
     made.verify_mode = ssl.CERT_NONE
     return made

@@ -89,13 +89,14 @@ VALUES = st.recursive(
 
 @given(st.lists(st.dictionaries(TEXTS, VALUES, max_size=4), min_size=1, max_size=3))
 def test_what_is_written_reads_back_here_and_elsewhere(documents: list[dict[str, Any]]) -> None:
-    assert read(write(documents).encode()) == documents
+    written = write(documents)
+    assert read(written.encode()) == documents
     strings = json.loads(json.dumps(documents))
     assert json.loads(write(documents, as_json=True)) in (
         strings[0],
         {"apiVersion": "v1", "kind": "List", "items": strings},
     )
-    for document, other in zip(documents, yaml.safe_load_all(write(documents)), strict=True):
+    for document, other in zip(documents, yaml.safe_load_all(written), strict=True):
         _same(document, other)  # YAML 1.1: no string of ours is a number or a truth value there
 
 

@@ -47,7 +47,7 @@ def hello(name: bytes | None = b"api.example.com", **more: object) -> bytes:
 
 def of_python(name: str | None, *, most: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3, alpn: tuple[str, ...] = ()) -> bytes:
     """What the ssl module sends first."""
-    context = ssl.create_default_context()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     context.maximum_version = most
