@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from bench.load import question
-from egress.dns import cache, service, shedding, upstream
+from egress.dns import cache, same, shedding, upstream
 from egress.dns.budget import ACCOUNTS, KNOWN, Budget, Limits
 from egress.dns.interceptor import TAUGHT, WAYS, Interceptor
-from egress.dns.question import new_question
-from egress.dns.service import Waiter
+from egress.dns.question import Waiter, new_question
 from egress.dns.shedding import Shedding
 from egress.dns.straight import Plain
 from egress.dns.wire import parse_query
@@ -75,7 +74,7 @@ def _answers() -> object:
 def _same() -> object:
     replies: dict[bytes, tuple[float, bytes]] = {}
     octets = 0
-    while len(replies) < service.SAME and octets <= service.SAME_OCTETS:
+    while len(replies) < same.SAME and octets <= same.SAME_OCTETS:
         data = os.urandom(50)
         replies[data] = (1.0 * len(replies), data + bytes(400))
         octets += 500
@@ -141,7 +140,7 @@ TABLES = (
     Table("addresses that answers opened", f"{ADDRESSES:,} addresses", _addresses),
     Table("names that opened them, eight for one address", f"{TEACHINGS:,} names", _teachings),
     Table("answers kept", f"{cache.CAPACITY:,}, {cache.OCTETS >> 20} MB", _answers),
-    Table("queries answered by their bytes", f"{service.SAME:,}, {service.SAME_OCTETS >> 20} MB", _same),
+    Table("queries answered by their bytes", f"{same.SAME:,}, {same.SAME_OCTETS >> 20} MB", _same),
     Table("questions in flight, who waits", f"{upstream.PENDING:,}, {upstream.WAITING:,}", _flying),
     Table("budgets: ends of names known, accounts", f"2 x {KNOWN:,}, 2 x {ACCOUNTS:,}", _budget),
     Table("verdicts: on addresses, below parents", f"{TAUGHT:,}, {WAYS:,}", _judged),

@@ -1,27 +1,28 @@
-"""Asking the resolvers: who is asked, with which id, and what happens when nobody answers.
+"""Asking the resolvers: what is in flight, what comes back, and what happens when nobody answers.
 
-A question goes to the first server that is well, on a random port with a random id (`channels`). Equal questions in
-flight are one. A question that takes too long is hedged: sent again to the next server, or to the same one when it is
-alone, and the first good answer wins; a server that answers with an error, with nonsense or with ICMP is passed over at
-once. What comes truncated, and what is out on a port that somebody guesses at, is asked again over TCP (`stream`).
+A question goes to the first server that is well (`resolvers`), on a random port with a random id (`channels`). Equal
+questions in flight are one. A question that takes too long is hedged: sent again to the next server, or to the same one
+when it is alone, and the first good answer wins; a server that answers with an error, with nonsense or with ICMP is
+passed over at once. What comes truncated, and what is out on a port that somebody guesses at, is asked again over TCP
+(`stream`).
 
     asked ──hedge──▶ hedged ──1 s──▶ again ──time-out──▶ failed
        └────────────────┴───────────────┴──good answer──▶ done
 
-Everything is bounded: PENDING questions, WAITING clients, and through these, POOL and STREAMS the sockets.
+Everything is bounded: PENDING questions, WAITING clients, and through these, POOL and STREAMS (`stream`) the sockets.
 """
 
 from __future__ import annotations
 
 import socket
-from collections import deque
 
 from egress.dns.answer import parse_answer
-from egress.dns.channels import POOL, STRAYS, Channel, Entropy, Pool
-from egress.dns.question import DOWN_AFTER, PROBING, Health, Question, new_question
+from egress.dns.channels import POOL, STRAYS, Channel
+from egress.dns.question import HEAD, NS, OPT, PROBING, Question, new_question, section
+from egress.dns.resolvers import DOWN_AFTER, Resolvers
 from egress.dns.straight import Plain, read_answer
-from egress.dns.stream import Stream
-from egress.dns.wire import WireError, ask
+from egress.dns.stream import Streams
+from egress.dns.wire import WireError
 from egress.loop import Gather
 from policies.values import TYPE_CHECKING, NamedTuple
 
@@ -36,15 +37,11 @@ if TYPE_CHECKING:
 PENDING = 4096  # distinct questions in flight
 WAITERS = 64  # clients that wait for one question
 WAITING = 8192  # clients that wait for any
-STREAMS = 64  # TCP connections; further questions wait for one to end
 TICK = 0.02  # seconds between looks at what is late
 HEDGE_LEAST, HEDGE_MOST = 0.05, 0.5  # seconds
 AGAIN = 1.0  # seconds
 PROBE = 2.0  # seconds in which a server that was down has to answer
-NS = 2
 NOERROR, NXDOMAIN = 0, 3
-_ROOT = ask(0, "", NS)
-_HEAD, _OPT = _ROOT[2:12], _ROOT[17:]  # what all our questions have in common, around the question section
 
 
 class Server(NamedTuple):
@@ -66,10 +63,6 @@ class Ports(NamedTuple):
     tcp: Callable[[Server], socket.socket]
 
 
-def _section(name: str, qtype: int) -> bytes:
-    return ask(0, name, qtype)[12 : -len(_OPT)]
-
-
 Answered = tuple[Question, "Answer | Plain | None"]  # None: nobody answered in time
 
 
@@ -80,18 +73,15 @@ class Upstream:
         self, loop: Loop, servers: tuple[Server, ...], ports: Ports, timeout: float, on_ready: Callable[[], None]
     ) -> None:
         self.servers = servers
-        self.health = [Health() for _ in servers]
         self.stray_packets = 0  # wrong id, question, case: not what was asked
         self._loop = loop
-        self._ports = ports
         self._timeout = timeout
         self._on_ready = on_ready
-        self._all = (1 << len(servers)) - 1
-        self._entropy = Entropy()
         self._ready = Gather(on_ready)
-        self._pools: list[Pool] = []
-        for index in range(len(servers)):
-            self._pools.append(Pool(loop, index, self._dialler(index), self._ready, self._entropy))
+        self._resolvers = asked = Resolvers(
+            loop, len(servers), lambda index: ports.udp(servers[index]), self._ready, self._abandon
+        )
+        self.health, self._all, self._entropy, self._pools = asked.health, asked.all, asked.entropy, asked.pools
         self._first = self._pools[0].channels
         self._flying: dict[tuple[str, int], Question] = {}
         self._joined = 0  # clients that wait for a question, but for each one's first
@@ -100,14 +90,10 @@ class Upstream:
         self._finished: list[Answered] = []
         self._woken = False
         self._ticking = False
-        self._streams = 0
-        self._queued: deque[tuple[Question, int]] = deque()  # for a free stream
+        self._streams = Streams(loop, lambda index: ports.tcp(servers[index]), self._entropy, self._streamed)
 
     def __len__(self) -> int:
         return len(self._flying)
-
-    def _dialler(self, index: int) -> Callable[[], socket.socket]:
-        return lambda: self._ports.udp(self.servers[index])
 
     # -- asking --------------------------------------------------------------------------------------------------
     def ask(
@@ -128,9 +114,9 @@ class Upstream:
         if not self._ticking:
             self._tick_later(now)
         if not body:
-            body = _section(name, qtype)
+            body = section(name, qtype)
         question = flying[key] = new_question(key, [waiter], now, body, judged, ports)
-        # As a rule the first server is well and its sockets are all there: what `_send_to` comes to then.
+        # As a rule the first server is well and its sockets are all there: what `Resolvers.send_to` comes to then.
         drawn, channels = self._entropy.drawn, self._first
         if drawn and len(channels) == POOL and self.health[0].failures < DOWN_AFTER:
             ident, number = drawn.pop()
@@ -138,10 +124,10 @@ class Upstream:
             ids = channel.ids
             if ident not in ids:
                 try:
-                    channel.send(ident + _HEAD + body + _OPT)
+                    channel.send(ident + HEAD + body + OPT)
                     sent = True
                 except OSError as error:
-                    sent = self._lost(channel, error)
+                    sent = self._resolvers.lost(channel, error)
                 if sent:
                     ids[ident] = question
                     question.tried = 1
@@ -149,9 +135,9 @@ class Upstream:
                     question.places = [(channel, ident)]
                     return True
         if self.health[0].failures >= DOWN_AFTER:
-            self._send(question, now)
-        elif not self._send_to(question, 0, now):
-            self._send_elsewhere(question, 0, now)
+            self._resolvers.send(question, now)
+        elif not self._resolvers.send_to(question, 0, now):
+            self._resolvers.send_elsewhere(question, 0, now)
         return True
 
     def _join(self, question: Question, waiter: Any) -> bool:
@@ -182,10 +168,10 @@ class Upstream:
         """Ask every server for `name`'s NS: silence counts as a failure, any answer brings back who was down."""
         now = self._loop.now()
         for index in range(len(self.servers)):
-            probe = new_question((name, NS), [], now, _section(name, NS))
+            probe = new_question((name, NS), [], now, section(name, NS))
             probe.stage = PROBING
             self._probes[probe] = None
-            self._send_to(probe, index, now)
+            self._resolvers.send_to(probe, index, now)
             probe.simple = False
             if not self._ticking:
                 self._tick_later(now)
@@ -198,58 +184,6 @@ class Upstream:
             pool.close()
         self._ready.clear()
         self._finished.clear()
-
-    def _choose(self, question: Question) -> int:
-        """In the operator's order: untried servers before tried ones, before those that failed; the well ones first."""
-        tried, failed, health = question.tried, question.failed, self.health
-        return min(
-            range(len(health)), key=lambda index: (tried >> index & 1, failed >> index & 1, health[index].down, index)
-        )
-
-    def _send(self, question: Question, now: float) -> None:
-        """Ask whoever is next."""
-        server = self._choose(question)
-        if not self._send_to(question, server, now):
-            self._send_elsewhere(question, server, now)
-
-    def _send_elsewhere(self, question: Question, server: int, now: float) -> None:
-        """`server` could not be asked: the next one that was not tried."""
-        while True:
-            question.failed |= 1 << server
-            self.health[server].failures += 1
-            if question.tried == self._all:
-                return  # the clock tries again until the time is up
-            server = self._choose(question)
-            if self._send_to(question, server, now):
-                return
-
-    def _send_to(self, question: Question, server: int, now: float) -> bool:
-        question.tried |= 1 << server
-        pool = self._pools[server]
-        try:
-            channel, ident = pool.take(now)
-            try:
-                channel.send(ident + _HEAD + question.body + _OPT)
-            except OSError as error:
-                if not self._lost(channel, error):
-                    channel, ident = pool.take(now)
-                    channel.send(ident + _HEAD + question.body + _OPT)
-        except OSError:
-            return False
-        channel.ids[ident] = question
-        question.simple = not question.places  # out in one place only
-        question.places = [*question.places, (channel, ident)]
-        return True
-
-    def _lost(self, channel: Channel, error: OSError) -> bool:
-        """What could not be sent is lost as any packet may be; but for what another socket may help against."""
-        if isinstance(error, (BlockingIOError, InterruptedError)):
-            return True
-        if isinstance(error, ConnectionError):  # ICMP, for an earlier question
-            self._abandon(channel)
-        else:  # the address or the route is gone
-            self._pools[channel.server].retire_all()
-        return False
 
     # -- answers -------------------------------------------------------------------------------------------------
     def _wake(self) -> None:
@@ -327,7 +261,7 @@ class Upstream:
             health.srtt += (now - question.asked - health.srtt) * 0.125
         if answer.truncated:
             question.truncated = True
-            self._over_tcp(question, server)
+            self._streams.ask(question, server)
         elif answer.rcode != NOERROR and answer.rcode != NXDOMAIN:
             self._failed(question, server, answer, now)
         else:
@@ -340,7 +274,7 @@ class Upstream:
             return
         question.failed |= 1 << server
         if question.tried != self._all:
-            self._send(question, now)
+            self._resolvers.send(question, now)
         if question.failed == self._all:
             self._report(question, answer)
 
@@ -363,7 +297,7 @@ class Upstream:
         exposed = list(channel.ids.values())
         self._pools[channel.server].retire(channel)
         for question in exposed:
-            self._over_tcp(question, channel.server)
+            self._streams.ask(question, channel.server)
 
     def _refused(self, channel: Channel) -> None:
         """ICMP said so (ECONNREFUSED and the like): no need to wait for time-outs."""
@@ -387,7 +321,7 @@ class Upstream:
             if question.stage == PROBING:
                 continue
             if question.tried != self._all:
-                self._send(question, now)
+                self._resolvers.send(question, now)
             elif question.failed == self._all and question.stage == 2:
                 self._report(question, None)  # before that it may be a resolver that is being restarted
 
@@ -403,8 +337,7 @@ class Upstream:
             self._pools[place.server].release(place, ident, settled_here=place is channel)
         question.places = ()
         if question.tcp is not None:
-            question.tcp.close()
-            self._hung_up(question)
+            self._streams.give_up(question)
 
     # -- time ----------------------------------------------------------------------------------------------------
     def _tick_later(self, now: float) -> None:
@@ -439,7 +372,7 @@ class Upstream:
         for question in overdue:
             question.stage += 1
             question.simple = False
-            self._send(question, now)
+            self._resolvers.send(question, now)
         late.extend(probe for probe in self._probes if now - probe.asked >= PROBE)
         for question in late:
             silent = question.tried & ~question.failed
@@ -449,55 +382,20 @@ class Upstream:
             self._report(question, None)
 
     # -- TCP -----------------------------------------------------------------------------------------------------
-    def _over_tcp(self, question: Question, server: int) -> None:
-        if question.tcp is not None or question.stage == PROBING:
-            return
-        if self._streams >= STREAMS:
-            if len(self._queued) < PENDING:
-                self._queued.append((question, server))
-            return
-        ident, _ = self._entropy.next()
-        try:
-            sock = self._ports.tcp(self.servers[server])
-        except OSError:
+    def _streamed(self, question: Question, server: int, answer: Answer | None) -> None:
+        if answer is None:
             self._no_stream(question, server)
             return
-        self._streams += 1
-        question.simple = False
-        message = ident + _HEAD + question.body + _OPT
-        question.tcp = Stream(self._loop, sock, server, message, lambda data: self._streamed(question, ident, data))
-
-    def _hung_up(self, question: Question) -> None:
-        question.tcp = None
-        self._streams -= 1
-        while self._queued and self._streams < STREAMS:
-            waiting, server = self._queued.popleft()
-            if not waiting.done and waiting.tcp is None:
-                self._over_tcp(waiting, server)
-
-    def _streamed(self, question: Question, ident: bytes, data: bytes | None) -> None:
-        assert question.tcp is not None
-        server = question.tcp.server
-        self._hung_up(question)
-        if data is not None and data[:2] == ident:
-            try:
-                answer = parse_answer(data, question.body, question.name)
-            except WireError:
-                pass
-            else:
-                if not answer.truncated:  # over TCP that is a lie: it teaches nothing
-                    self.health[server].failures = 0
-                    if answer.rcode in (NOERROR, NXDOMAIN):
-                        self._report(question, answer)
-                    else:
-                        self._failed(question, server, answer, self._loop.now())
-                    return
-        self._no_stream(question, server)
+        self.health[server].failures = 0
+        if answer.rcode in (NOERROR, NXDOMAIN):
+            self._report(question, answer)
+        else:
+            self._failed(question, server, answer, self._loop.now())
 
     def _no_stream(self, question: Question, server: int) -> None:
         """No answer over TCP. Where UDP would have done but for somebody's guesses, UDP it is, from another port."""
         now = self._loop.now()
         if question.truncated:
             self._failed(question, server, None, now)
-        elif not self._send_to(question, server, now):
-            self._send_elsewhere(question, server, now)
+        elif not self._resolvers.send_to(question, server, now):
+            self._resolvers.send_elsewhere(question, server, now)

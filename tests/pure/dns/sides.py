@@ -6,7 +6,8 @@ from typing import Any
 
 from egress.dns import wire
 from egress.dns.interceptor import Interceptor
-from egress.dns.service import UDP_LIMIT, Service, Waiter
+from egress.dns.question import Waiter
+from egress.dns.service import UDP_LIMIT, Service
 from egress.dns.straight import MOST, Plain
 from egress.firewall.leases import Leases
 from tests.pure.dns.plays import allow, deny, policy

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import dnslib
 import pytest
 
-from egress.dns import service as service_module
+from egress.dns import round as round_module
 from egress.dns.interceptor import BLOCKED
-from egress.dns.question import new_question
-from egress.dns.service import NOT_READY, PARKED, SAME, Waiter
+from egress.dns.question import Waiter, new_question
+from egress.dns.round import NOT_READY, PARKED
+from egress.dns.same import SAME
 from policies.ports import PortSet
 from tests.pure.dns.house import RULES, House
 from tests.pure.dns.plays import (
@@ -294,7 +295,7 @@ def test_a_client_may_be_answered_from_the_cache_while_a_policy_loads(house: Hou
 
 
 def test_e14_what_waits_for_a_policy_is_bounded(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service_module, "PARKED", 5)
+    monkeypatch.setattr(round_module, "PARKED", 5)
     house.service.hold()
     for n in range(8):
         house.client.send(ask_bytes(f"n{n}.example.com"))
@@ -305,7 +306,7 @@ def test_e14_what_waits_for_a_policy_is_bounded(house: House, monkeypatch: pytes
     assert [(reply.rcode, reply.ede is not None and reply.ede[0]) for reply in replies] == [(SERVFAIL, NOT_READY)] * 3
     house.service.release()
     assert [reply.rcode for reply in house.replies()] == [NOERROR] * 5
-    monkeypatch.setattr(service_module, "PARKED_RECORDS", 50)
+    monkeypatch.setattr(round_module, "PARKED_RECORDS", 50)
     house.service.hold()
     for n in range(4):
         house.client.send(ask_bytes(f"large{n}.example.com"))
@@ -395,14 +396,14 @@ def test_e14_what_is_kept_for_repetition_is_bounded(house: House) -> None:
         if n % 500 == 0:
             house.replies()
     house.replies()
-    assert len(house.service._same) <= SAME
+    assert len(house.service._same.known) <= SAME
     data = bytearray(ask_bytes())
     data[-2:] = (2004).to_bytes(2, "big")
-    before = len(house.service._same)
+    before = len(house.service._same.known)
     house.client.send(bytes(data) + b"\0\x0c\x07\xd0" + b"\0" * 2000)
     house.clock.settle()
     assert house.one().rcode == NOERROR
-    assert len(house.service._same) == before
+    assert len(house.service._same.known) == before
 
 
 def test_close_leaves_nothing_registered(house: House) -> None:

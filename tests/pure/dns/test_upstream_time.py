@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from egress.dns.question import DOWN_AFTER
-from egress.dns.upstream import AGAIN, HEDGE_MOST, STREAMS
+from egress.dns.resolvers import DOWN_AFTER
+from egress.dns.stream import STREAMS
+from egress.dns.upstream import AGAIN, HEDGE_MOST
 from tests.pure.dns.resolvers import Asked, Resolver, Stage, framed, read_stream, reply_to
 
 if TYPE_CHECKING:
@@ -310,7 +311,7 @@ def test_e8_lies_over_tcp_teach_nothing_and_the_next_server_is_asked(theatre: Th
     assert stage.addresses() == []
     second.answer(second.one(), OTHER)
     assert stage.addresses() == [OTHER]
-    assert stage.upstream._streams == 0
+    assert stage.upstream._streams.open == 0
 
 
 def test_a_lonely_server_that_lies_over_tcp_is_the_end_of_it(theatre: Theatre) -> None:
@@ -351,7 +352,7 @@ def test_tcp_that_never_answers_ends_with_the_time_out(theatre: Theatre) -> None
         assert stage.addresses() == ["-"]
         connection.settimeout(1)
         assert connection.recv(1) == b"", "our side is closed"
-    assert stage.upstream._streams == 0
+    assert stage.upstream._streams.open == 0
 
 
 def test_an_answer_over_udp_ends_the_connection(theatre: Theatre) -> None:
@@ -384,7 +385,7 @@ def test_e14_streams_are_bounded_and_the_rest_waits_its_turn(theatre: Theatre) -
                 stage.clock.settle()
     assert max(open_at_once) <= STREAMS
     assert stage.addresses() == ["198.51.100.7"] * count
-    assert (stage.upstream._streams, len(stage.upstream._queued)) == (0, 0)
+    assert (stage.upstream._streams.open, len(stage.upstream._streams.queued)) == (0, 0)
 
 
 def test_e14_an_endless_stream_is_not_read_beyond_one_message(theatre: Theatre) -> None:
