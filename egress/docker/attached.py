@@ -8,7 +8,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from egress.docker.api import DockerError
-from egress.docker.containers import read
+from egress.docker.entrance import OverError, UnseenError, ended, enter
 from egress.docker.ward import Ward
 from egress.loop import Loop
 
@@ -23,17 +23,14 @@ _STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 def guard(docker: Docker, container: Container, said: Said, config: Config) -> str:
     """Guard it until it ends or a signal says so; "", or why it could not be guarded."""
     try:
-        fd = os.open(f"/proc/{container.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        return f"its network can't be opened: {error.strerror}; is it on this machine, and this in its PID namespace?"
-    try:
-        again = read(docker.inspect(container.id))  # else the number may be another process's by now
-    except DockerError as error:
-        os.close(fd)
+        pidfd = os.pidfd_open(container.pid)  # before its number is confirmed: what ends this is its end and no other's
+        fd = enter(docker, container)
+    except ProcessLookupError:
+        return "it has ended"
+    except (OverError, UnseenError, DockerError) as error:
         return str(error)
-    if (again.pid, again.started) != (container.pid, container.started):
-        os.close(fd)
-        return "it was restarted just now; try again"
+    except OSError as error:
+        return f"its network can't be opened: {error.strerror}"
     problem: list[str] = []
 
     def unexpected(error: BaseException) -> None:
@@ -43,21 +40,19 @@ def guard(docker: Docker, container: Container, said: Said, config: Config) -> s
     ward = Ward(loop, config, container, said, fd)
 
     def started(reason: str) -> None:
+        if reason and ended(container.pid):
+            return  # its network was taken apart under our hands, and `over` is about to be called
         if reason:
             problem.append(f"{reason}; what stands of the rules stays")
             loop.stop()
         else:
             ward.tell_loaded(**{"opensandbox.container": "guarded"})
 
-    def ended() -> None:
+    def over() -> None:
         ward.log.info(f"{container.name} has ended", **{"opensandbox.container": "ended"})
         loop.stop()
 
-    try:
-        pidfd = os.pidfd_open(container.pid)
-    except OSError:
-        return "it has ended"
-    loop.add_reader(pidfd, ended)  # the first process and not the daemon, which may be restarted meanwhile
+    loop.add_reader(pidfd, over)  # the first process and not the daemon, which may be restarted meanwhile
     theirs, ours = socket.socketpair()
     theirs.setblocking(False)
     signal.set_wakeup_fd(theirs.fileno())

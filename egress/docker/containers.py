@@ -45,6 +45,7 @@ class Container(NamedTuple):
     started: str  # when, RFC 3339: another start is another network namespace
     mode: str  # HostConfig.NetworkMode
     networks: tuple[str, ...]
+    sandbox: str  # the daemon's own name for its network namespace: a file, "" where it says none
     privileged: bool
     added: tuple[str, ...]  # capabilities, as NET_ADMIN
     dropped: tuple[str, ...]
@@ -83,6 +84,7 @@ def read(document: Mapping[str, Any]) -> Container:
         started=str(state.get("StartedAt", "")),
         mode=str(host.get("NetworkMode", "")),
         networks=tuple(_mapping(settings.get("Networks"))),
+        sandbox=str(settings.get("SandboxKey") or ""),
         privileged=host.get("Privileged") is True,
         added=capabilities(host.get("CapAdd") or ()),
         dropped=capabilities(host.get("CapDrop") or ()),
@@ -94,6 +96,27 @@ def read(document: Mapping[str, Any]) -> Container:
             if isinstance(mount, dict) and mount.get("Type") == "bind"
         ),
         resolvers=tuple(str(server) for server in host.get("Dns") or ()),
+    )
+
+
+class Listed(NamedTuple):
+    """What counts of one in `GET /containers/json`: those that run, in few words."""
+
+    id: str
+    labelled: bool
+    mode: str
+    networks: tuple[str, ...]
+
+
+def listed(document: object) -> Listed:
+    """One of the daemon's list."""
+    summary = _mapping(document)
+    networks = _mapping(_mapping(summary.get("NetworkSettings")).get("Networks"))
+    return Listed(
+        id=str(summary.get("Id", "")),
+        labelled=LABEL in _mapping(summary.get("Labels")),
+        mode=str(_mapping(summary.get("HostConfig")).get("NetworkMode", "")),
+        networks=tuple(networks),
     )
 
 

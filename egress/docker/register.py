@@ -7,7 +7,6 @@ look waits for the daemon; the loop hears of results.
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
@@ -15,7 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
 from egress.docker.api import DockerError
-from egress.docker.containers import LABEL, Container, objection, read, stranger
+from egress.docker.containers import LABEL, Container, listed, objection, stranger
+from egress.docker.entrance import OverError, UnseenError, enter, inspect
 from egress.netns import Namespace
 
 if TYPE_CHECKING:
@@ -27,19 +27,10 @@ if TYPE_CHECKING:
 PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 """Seconds before the daemon is tried again."""
 UNSEEN = 30.0
-"""Seconds after which a container that runs and has no process here is spoken of: until then it may just be ending."""
-_EVENTS = ["start", "die", "destroy", "connect", "disconnect"]
-
-
-def ended(pid: int) -> bool:
-    """Whether a process is gone or on its way: one that exits gives up its namespaces before its number."""
-    try:
-        os.stat(f"/proc/{pid}/ns/net")
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-    except OSError:
-        return False
-    return False
+"""Seconds for which nothing is said of a container that runs and can't be looked at: it may just be ending."""
+AGAIN = 5.0
+"""Seconds until everything is looked at once more because something could not be."""
+_EVENTS = ["start", "die", "destroy", "connect", "disconnect", "rename"]
 
 
 class Seen(NamedTuple):
@@ -57,6 +48,13 @@ class Refused(NamedTuple):
     container: Container
     reason: str
     done: str
+
+
+class _Known(NamedTuple):
+    """A container that was told of; `network` is its namespace's number, 0 for one that stays closed."""
+
+    name: str
+    network: int
 
 
 class Register:
@@ -82,8 +80,9 @@ class Register:
         self._prepare = prepare
         self._seen, self._refused, self._gone, self._listed = seen, refused, gone, listed
         self._report = report
-        self._known: dict[str, str] = {}  # id -> name
-        self._unseen: dict[str, tuple[str, float]] = {}  # id -> the life without a process here, since when
+        self._known: dict[str, _Known] = {}
+        self._unseen: dict[str, tuple[str, float]] = {}  # id -> the life that could not be looked at, since when
+        self._due = False  # everything is going to be looked at
         self.asked = ""  # whose resolvers Docker asks from the host's network for who names none; "" for nobody's
         self._busy = threading.Lock()  # held while looking: an event and a full reading must not overtake each other
 
@@ -98,10 +97,21 @@ class Register:
         threading.Thread(target=self._once_more, name="resync", daemon=True).start()
 
     def _once_more(self) -> None:
+        self._due = False
         try:
             self.resync()
         except DockerError:
             pass  # when the daemon is back everything is looked at
+        except Exception as error:  # noqa: BLE001 - as in `_run`
+            self._say("error", f"unexpected: {type(error).__name__}: {error}")
+
+    def _later(self) -> None:
+        def wait() -> None:
+            self._loop.call_later(AGAIN, self.again)
+
+        if not self._due:
+            self._due = True
+            self._loop.call_threadsafe(wait)
 
     def _run(self) -> None:
         failures = 0
@@ -130,15 +140,22 @@ class Register:
             self._read()
 
     def _read(self) -> None:
-        found: set[str] = set()
-        for name, value in (("label", LABEL), ("network", self._network)):
-            listed = self._docker.call("GET", "/containers/json", {"filters": json.dumps({name: [value]})})
-            found |= {str(each.get("Id", "")) for each in listed or () if isinstance(each, dict)}
-        found.discard("")
-        for identity in (self._known.keys() | self._unseen.keys()) - found:
+        answer = self._docker.call("GET", "/containers/json")
+        if not isinstance(answer, list):  # no list is not an empty one
+            raise DockerError(f"{self._docker.host}: its answer is no list of containers")
+        found, joined = set(), set()
+        for container in map(listed, answer):
+            if container.labelled or self._network in container.networks:
+                found.add(container.id)
+            elif container.mode.startswith("container:"):
+                joined.add(container.id)
+        for identity in (self._known.keys() | self._unseen.keys()) - found - joined:
             self._forget(identity)
         for identity in sorted(found):
             self._look(identity, 0.0)
+        if any(known.network for known in self._known.values()):
+            for identity in sorted(joined):  # behind those whose networks they may have joined
+                self._look(identity, 0.0)
         self._loop.call_threadsafe(self._listed)
 
     def _event(self, event: dict[str, object]) -> None:
@@ -161,17 +178,25 @@ class Register:
             elif identity in self._known:  # connected while it runs; while it starts, the daemon holds it as well
                 self._look(identity, 0.0)
 
-    def _inspect(self, identity: str) -> Container | None:
-        """What the daemon says of it, None where it knows none. Raises DockerError."""
-        try:
-            return read(self._docker.inspect(identity))
-        except DockerError as error:
-            if error.status == 404:
-                return None
-            raise
-
     def _look(self, identity: str, since: float) -> None:
-        container = self._inspect(identity)
+        try:
+            self._examine(identity, since)
+        except OverError:
+            pass  # an event says so
+        except DockerError as error:
+            if not error.status:
+                raise
+            # It is this one that the daemon has trouble with, as a rule because it is being removed.
+            self._miss(identity, "", f"{self._name(identity)} can't be looked at: {error}")
+        except OSError as error:
+            self._miss(identity, "", f"{self._name(identity)} can't be looked at: {error.strerror}")
+
+    def _name(self, identity: str) -> str:
+        known = self._known.get(identity)
+        return known.name if known is not None else f"container {identity[:12]}"
+
+    def _examine(self, identity: str, since: float) -> None:
+        container = inspect(self._docker, identity)
         if container is None or not container.running or not container.pid:
             self._forget(identity)
             return
@@ -191,52 +216,48 @@ class Register:
             self._end(container, reason)
             return
         try:
-            fd = os.open(f"/proc/{container.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            if ended(container.pid):
-                self._miss(container)
-            else:
-                self._say("error", f"{container.name} stays closed: its network can't be opened: {error.strerror}")
+            fd = enter(self._docker, container)
+        except UnseenError as error:
+            self._miss(identity, container.started, f"{container.name} stays closed: {error}")
             return
         try:
             ports = frozenset(device.peer for device in Namespace(fd).devices() if device.peer)
-            again = self._inspect(identity)  # else the number may be another process's by now
-            if again is None or (again.pid, again.started) != (container.pid, container.started):
-                os.close(fd)
-                return
-        except (OSError, DockerError):
+        except BaseException:
             os.close(fd)
             raise
         self._unseen.pop(identity, None)
-        self._known[identity] = container.name
+        self._known[identity] = _Known(container.name, os.fstat(fd).st_ino)
         seen = Seen(container, fd, ports, since)
         self._loop.call_threadsafe(lambda: self._seen(seen))
 
-    def _miss(self, container: Container) -> None:
-        """The daemon says that it runs, and its process isn't there: an event will tell of its end, unless processes
-        here are not the daemon's."""
+    def _miss(self, identity: str, life: str, words: str) -> None:
+        """The daemon says that it runs, and it can't be looked at. As a rule it is ending, and an event will tell; what
+        lasts is told."""
         now = time.monotonic()
-        life, since = self._unseen.setdefault(container.id, (container.started, now))
-        if life != container.started:
-            self._unseen[container.id] = (container.started, now)
+        before, since = self._unseen.get(identity, ("", 0.0))
+        if identity not in self._unseen or before != life:
+            self._unseen[identity] = (life, now)
         elif now - since > UNSEEN:
-            self._say(
-                "error",
-                f"{container.name} stays closed: its process {container.pid} can't be seen from here; "
-                "is this in the daemon's PID namespace?",
-            )
+            self._unseen[identity] = (life, now)
+            self._say("error", words)
+        self._later()
 
     def _look_at_stranger(self, container: Container) -> None:
         """One without the label: on our network it stays closed, and in a guarded one's it is held as that one is."""
         if self._network in container.networks and container.id not in self._known:
-            self._known[container.id] = container.name
+            self._known[container.id] = _Known(container.name, 0)
             self._say("warn", f"{container.name} is on {self._network} without the label {LABEL}: it stays closed")
-        joined = container.mode.removeprefix("container:") if container.mode.startswith("container:") else ""
-        if joined in self._known or joined in self._known.values():
-            reason = objection(container._replace(mode=""))
-            if reason:
-                name = self._known.get(joined, joined)
-                self._end(container, f"it has joined the network of {name}, which is guarded, and {reason}")
+        if not container.mode.startswith("container:"):
+            return
+        # Not by whom it names: that one may have joined as well, and be gone.
+        try:
+            network = os.stat(f"/proc/{container.pid}/ns/net").st_ino
+        except OSError:
+            return  # it has ended
+        name = next((known.name for known in self._known.values() if known.network == network), "")
+        reason = objection(container._replace(mode="")) if name else ""
+        if reason:
+            self._end(container, f"it has joined the network of {name}, which is guarded, and {reason}")
 
     def _end(self, container: Container, reason: str) -> None:
         """What was not guarded from its first moment is not left running. Raises DockerError."""
@@ -244,7 +265,11 @@ class Register:
             self._docker.call("POST", f"/containers/{quote(container.id, safe='')}/kill")
             done = "killed"
         except DockerError as error:
-            done = f"could not be killed ({error})" if error.status not in (404, 409) else "it has ended"
+            if error.status in (404, 409):
+                done = "has ended by itself"
+            else:
+                done = f"could not be killed ({error})"
+                self._later()
         refused = Refused(container, reason, done)
         self._loop.call_threadsafe(lambda: self._refused(refused))
 

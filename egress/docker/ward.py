@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from egress.dns.budget import Budget
 from egress.dns.interceptor import printable
+from egress.docker.entrance import ended
 from egress.effect import digest
 from egress.events import Events
 from egress.firewall import FirewallError, xdp
@@ -41,6 +42,7 @@ class Ward:
         self.container = container
         self.said = said
         self.guarded = False  # its rules stand and its DNS answers
+        self.outdated = False  # its policy file has changed since it was read
         self.ports: frozenset[int] = frozenset()  # the host's ends of its cables
         self._loop = loop
         self._config = config
@@ -76,16 +78,17 @@ class Ward:
             if listeners is None:
                 done(_words(error))
                 return
+            if self._closed:  # and so is the way into its network
+                for sock in (*listeners[0], *listeners[1]):
+                    sock.close()
+                return
             config = self._config
             budget = Budget(config.name_budget, config.search) if config.name_budget.octets else None
             opened = self._opened if self.log.enabled("info") else None
             self._outside = Outside(
                 self._loop, self._firewall, listeners, config, _socket, self._denied_name, self._denied_packet,
-                self.log.warn, opened, budget,
+                self._report, opened, budget,
             )  # fmt: skip
-            if self._closed:
-                self.close()
-                return
             try:
                 self._outside.start(self.said.policy, loaded)
             except PolicyError as error:
@@ -111,11 +114,30 @@ class Ward:
             return stack.words
         if self.container.raw and self._firewall.capabilities().raw == "none":
             return "this kernel cannot hold packet sockets (Linux 5.16 can): run it with --cap-drop NET_RAW"
-        if self.container.raw and not self._places.sockets:
-            self._places = xdp.take(self._firewall.namespace)
-            if self._places.problem:
-                return f"of XDP sockets {self._places.problem}; run it with --cap-drop NET_RAW"
+        if self.container.raw and (problem := self._hold_places()):
+            return f"of XDP sockets {problem}; run it with --cap-drop NET_RAW"
         return ""
+
+    def _hold_places(self) -> str:
+        if not self._places.sockets:
+            self._places = xdp.take(self._firewall.namespace)
+            return self._places.problem
+        gaps = self._places.look(self._firewall.namespace, patience=xdp.PATIENCE)
+        return "; ".join(gap.words for gap in gaps if gap.up)
+
+    def look_again(self, done: Callable[[str], None]) -> None:
+        """A device has come while it is guarded: `done("")` once that is guarded too, with a reason where it isn't."""
+
+        def look() -> str:
+            self._firewall.refresh()
+            return self._shortcoming()
+
+        self._loop.run_in_thread(look, lambda reason, error: done(_words(error) if reason is None else reason))
+
+    def rename(self, container: Container) -> None:
+        """The same life of it, which may have another name by now."""
+        self.container = container
+        self.log.fields["sandbox_id"] = container.name
 
     def _rest(self) -> None:
         """Now, or a moment later, nothing is left to be changed: the memory that took goes back."""
@@ -135,9 +157,7 @@ class Ward:
             self._rest()
             done("" if error is None else _words(error))
 
-        if self._outside is None:
-            done("it is being started")
-            return
+        assert self._outside is not None  # only what is guarded changes
         try:
             self._outside.change(said.policy, changed)
         except PolicyError as error:
@@ -163,12 +183,17 @@ class Ward:
         def last() -> None:  # behind what was begun there, which may have opened something
             for place in self._places.sockets:
                 os.close(place)
+            self._firewall.namespace.fd = -1  # or who comes late would enter whatever has that number next
             os.close(fd)
 
         if fd >= 0:
             self._loop.run_in_thread(last, lambda *_: self.log.close())
 
     # -- what is told --------------------------------------------------------------------------------------------
+    def _report(self, text: str) -> None:
+        if not ended(self.container.pid):  # else its network is being taken apart, and that is no fault
+            self.log.warn(text)
+
     def _denied_name(self, denial: Denial) -> None:
         if denial.expansion:
             self.log.debug("search-list expansion denied", **{"target.host": denial.name})

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from egress.control.files import look
 from egress.docker.containers import LabelError, policy_of
+from egress.docker.entrance import ended
 from egress.docker.gate import Gate
 from egress.docker.network import NetworkError, Wanted, ensure, needs_dns
-from egress.docker.register import Register, ended
+from egress.docker.register import Register
 from egress.docker.ward import Ward
 from egress.firewall import FirewallError
 from egress.log import Log
@@ -142,9 +143,9 @@ class Watch:
         if ward is not None and ward.life == (container.pid, container.started):
             os.close(seen.fd)
             ward.ports = seen.ports
-            missing = seen.ports - self._gate.ports
-            if ward.guarded and missing:
-                self.loop.run_in_thread(lambda: self._gate.open(missing), self._told("open", ward.log))
+            ward.rename(container)
+            if ward.guarded:
+                self._open_more(ward, seen.ports - self._gate.ports)
             return
         if ward is not None:
             self._end(ward)
@@ -181,8 +182,14 @@ class Watch:
             self._stays_closed(container, reason, ward.ports)
             return
         self._closed.pop(container.id, None)
+        ports = ward.ports & seen.ports  # those that the guard has seen
+        self._open_more(ward, ward.ports - ports)
+        if ward.outdated:
+            self._renew(ward)
 
         def opened(_: object, error: BaseException | None) -> None:
+            if self._wards.get(container.id) is not ward:
+                return
             if error is not None:
                 ward.log.error(f"{container.name} stays closed: the gate can't be opened: {error}")
                 return
@@ -191,8 +198,21 @@ class Watch:
                 more["after_ms"] = round((time.time() - seen.since) * 1000, 1)
             ward.tell_loaded(**more)
 
-        ports = ward.ports
         self.loop.run_in_thread(lambda: self._gate.open(ports), opened)
+
+    def _open_more(self, ward: Ward, ports: frozenset[int]) -> None:
+        """A guarded container was connected anew: on a device that its guard has not looked at."""
+
+        def looked(reason: str) -> None:
+            if self._wards.get(ward.container.id) is not ward:
+                return
+            if not reason:
+                self.loop.run_in_thread(lambda: self._gate.open(ports), self._told("open", ward.log))
+            elif not ended(ward.container.pid):
+                self._stays_closed(ward.container, reason, ports)
+
+        if ports:
+            ward.look_again(looked)
 
     def _stays_closed(self, container: Container, reason: str, ports: frozenset[int]) -> None:
         self._shut(ports)
@@ -274,18 +294,27 @@ class Watch:
             del self._files[path]
             return
         for ward in used:
-            try:
-                said = policy_of(path)
-            except LabelError as error:
-                ward.log.error(f"policy update failed, the one before it stands: {error}")
-                continue
-            if said.policy != ward.said.policy:
-                ward.change(said, lambda reason, ward=ward: self._changed(ward, reason))  # type: ignore[misc]
+            if ward.guarded:
+                self._renew(ward)
+            else:
+                ward.outdated = True  # it is being started, and takes the change once it is
         if self._closed:
             self._closed.clear()
             self._register.again()
 
+    def _renew(self, ward: Ward) -> None:
+        ward.outdated = False
+        try:
+            said = policy_of(ward.said.path)
+        except LabelError as error:
+            ward.log.error(f"policy update failed, the one before it stands: {error}")
+            return
+        if said.policy != ward.said.policy:
+            ward.change(said, lambda reason: self._changed(ward, reason))
+
     def _changed(self, ward: Ward, reason: str) -> None:
+        if self._wards.get(ward.container.id) is not ward or ended(ward.container.pid):
+            return
         if reason:
             ward.log.error(f"policy update failed, the one before it stands: {reason}")
         else:
