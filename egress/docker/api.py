@@ -60,6 +60,8 @@ class Docker:
         try:
             response = self._ask(connection, method, path, query, body)
             data = response.read(_LARGEST)
+            if response.length:  # less than it has announced, and none of it would be no answer at all
+                raise DockerError(f"{self.host}: the daemon broke off its answer")
             if not data:
                 return None
             return json.loads(data)
@@ -88,7 +90,7 @@ class Docker:
             yield {}
             while True:
                 line = response.readline(_LINE)
-                if not line:
+                if not line.endswith(b"\n") and len(line) < _LINE:
                     raise DockerError(f"{self.host}: the daemon ended its stream of events")
                 event = json.loads(line)
                 if isinstance(event, dict):

@@ -110,19 +110,32 @@ class Gate:
         """Let these pass from now on. Raises FirewallError."""
         fresh = set(ports)
         if fresh:
-            self._nft.run(f"add element bridge {self._table} open {{ {_listed(fresh)} }}\n")
             self.ports |= fresh
+            try:
+                self._change("add", fresh)
+            except FirewallError:
+                self.ports -= fresh
+                raise
 
     def close(self, ports: Iterable[int]) -> None:
-        """Let these pass no more. Raises FirewallError."""
+        """Let these pass no more. Raises FirewallError; they are shut when the gate is mended, if not before."""
         gone = set(ports) & self.ports
         if gone:
-            self._nft.run(f"delete element bridge {self._table} open {{ {_listed(gone)} }}\n")
             self.ports -= gone
+            self._change("delete", gone)
+
+    def _change(self, verb: str, ports: set[int]) -> None:
+        """Change the set as `self.ports` has been; where it isn't as it was, all of the gate is laid anew."""
+        try:
+            self._nft.run(f"{verb} element bridge {self._table} open {{ {_listed(ports)} }}\n")
+        except FirewallError:
+            self._laid = ""  # for `mend` to tell, and to lay where this can't
+            self._nft.run(rules(self._bridge, self.ports))
 
     def mend(self) -> bool:
         """Put it back where somebody took it away; True when that was so. Raises FirewallError."""
-        if self._standing() == self._laid:
+        standing = self._standing()
+        if standing and standing == self._laid:
             return False
         self._nft.run(rules(self._bridge, self.ports))
         self._laid = self._standing()

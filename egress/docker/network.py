@@ -31,17 +31,7 @@ class Wanted(NamedTuple):
 
 def ensure(docker: Docker, wanted: Wanted) -> bool:
     """Create it where it is not there (True). Raises NetworkError, DockerError."""
-    try:
-        found = docker.call("GET", f"/networks/{quote(wanted.name, safe='')}")
-    except DockerError as error:
-        if error.status != 404:
-            raise
-    else:
-        problem = fault(found, wanted)
-        if problem:
-            raise NetworkError(
-                f"network {wanted.name}: {problem}; remove it (docker network rm {wanted.name}) or give --network"
-            )
+    if _stands(docker, wanted):
         return False
     document: dict[str, Any] = {
         "Name": wanted.name,
@@ -53,7 +43,28 @@ def ensure(docker: Docker, wanted: Wanted) -> bool:
     }
     if wanted.subnets:
         document["IPAM"] = {"Driver": "default", "Config": [{"Subnet": subnet} for subnet in wanted.subnets]}
-    docker.call("POST", "/networks/create", body=document)
+    try:
+        docker.call("POST", "/networks/create", body=document)
+    except DockerError as error:
+        if error.status == 409 and _stands(docker, wanted):  # somebody else has created it in between
+            return False
+        raise
+    return True
+
+
+def _stands(docker: Docker, wanted: Wanted) -> bool:
+    """Whether it is there. Raises NetworkError for one that will not do, DockerError."""
+    try:
+        found = docker.call("GET", f"/networks/{quote(wanted.name, safe='')}")
+    except DockerError as error:
+        if error.status == 404:
+            return False
+        raise
+    problem = fault(found, wanted)
+    if problem:
+        raise NetworkError(
+            f"network {wanted.name}: {problem}; remove it (docker network rm {wanted.name}) or give --network"
+        )
     return True
 
 
