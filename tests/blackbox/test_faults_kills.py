@@ -76,6 +76,9 @@ class Writer:
                 continue
             time.sleep(0.002)
 
+    def beyond(self, count: int) -> bool:
+        return self.accepted > count
+
     def resume(self) -> None:
         self._idle.clear()
         self._go.set()
@@ -142,6 +145,8 @@ def test_e12_killed_while_policies_are_written_and_leases_renewed(
             for number in range(WORKERS + 1):
                 before = writer.accepted
                 writer.resume()
+                if number % 2:  # however slow the machine, some of it has work behind it
+                    assert soon(functools.partial(writer.beyond, before))
                 time.sleep(chance.random() * (0.08 if chance.random() < 0.8 else 0.3))
                 if number < WORKERS:
                     sidecar.kill_worker()

@@ -21,7 +21,7 @@ from tests.pure.commands.calling import CHECKOUT, egress
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NAME = "sp-cli-doctor"
+NAME = f"sp-cli-doctor-{os.getpid()}"
 ISTIO = """table ip nat {
 	chain ISTIO_OUTPUT {
 		meta l4proto tcp redirect to :15001
@@ -84,7 +84,7 @@ def test_it_changes_nothing(namespace: str) -> None:
     assert holds
     assert found["ruleset"]["found"] == "loaded and taught in a namespace of its own"
     assert state() == before
-    labs = re.compile(r"sp-\d+-\d+-")  # other tests' on this machine come and go meanwhile
+    labs = re.compile(r"sp-(cli-doctor-)?\d+")  # other tests' on this machine come and go meanwhile
     assert {name for name in os.listdir("/run/netns") if not labs.match(name)} <= namespaces
 
 
