@@ -66,8 +66,8 @@ class Ward:
         return digest(compile_policy(self.said.policy))[:12]
 
     def start(self, done: Callable[[str], None], *, lock: bool) -> None:
-        """Guard it, then `done("")`; with a reason where that can't be. `lock` denies everything first of all: where
-        the container can reach something already."""
+        """Guard it, then `done("")`; with a reason where that can't be, and never once it was closed. `lock` denies
+        everything first of all: where the container can reach something already."""
 
         def prepare() -> Listeners:
             if lock:
@@ -75,12 +75,12 @@ class Ward:
             return self._firewall.namespace.inside(bind_dns)
 
         def prepared(listeners: Listeners | None, error: BaseException | None) -> None:
+            if self._closed:  # and so is the way into its network
+                for sock in sum(listeners or (), ()):
+                    sock.close()
+                return
             if listeners is None:
                 done(_words(error))
-                return
-            if self._closed:  # and so is the way into its network
-                for sock in (*listeners[0], *listeners[1]):
-                    sock.close()
                 return
             config = self._config
             budget = Budget(config.name_budget, config.search) if config.name_budget.octets else None
@@ -101,6 +101,8 @@ class Ward:
             self._loop.run_in_thread(self._shortcoming, finished)
 
         def finished(reason: str | None, error: BaseException | None) -> None:
+            if self._closed:
+                return
             self.guarded = reason == ""
             self._rest()
             done(_words(error) if reason is None else reason)

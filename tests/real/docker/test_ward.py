@@ -1,0 +1,83 @@
+"""A ward whose container ends at any instant: nothing of it is left, and nobody enters another's network."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from egress.docker.containers import Said, read
+from egress.docker.ward import Ward
+from egress.hostconfig import host_config
+from egress.loop import Loop
+from policies.model import NetworkPolicy
+from tests.real.docker.test_register import networks_open
+
+if TYPE_CHECKING:
+    from lab import Lab
+    from tests.real.docker.conftest import Processes
+
+
+def made(lab: Lab, loop: Loop, pid: int) -> Ward:
+    fd = os.open(lab.sandbox.path, os.O_RDONLY | os.O_CLOEXEC)
+    state: dict[str, Any] = {"Running": True, "Pid": pid, "StartedAt": "life 1"}
+    container = read({"Id": "3f4e" * 16, "Name": "/box", "State": state, "HostConfig": {"CapDrop": ["ALL"]}})
+    return Ward(loop, host_config({}), container, Said(NetworkPolicy(), "label", ""), fd)
+
+
+def turns(loop: Loop, turns: int) -> None:
+    """Let the loop have so many turns, and whatever its thread has been given be done."""
+    for _ in range(turns):
+        loop.run_in_thread(lambda: None, lambda *_: loop.stop())
+        loop.run()
+
+
+@pytest.mark.parametrize("after", [0, 1, 2, 3, 4])
+def test_one_that_ends_while_its_guard_is_made_leaves_nothing(lab: Lab, processes: Processes, after: int) -> None:
+    loop = Loop()
+    turns(loop, 1)
+    before, networks = len(os.listdir("/proc/self/fd")), networks_open()
+    ward = made(lab, loop, processes.start(lab.sandbox))
+    said: list[str] = []
+    ward.start(said.append, lock=False)
+    turns(loop, after)
+    ward.close()
+    told = len(said)
+    turns(loop, 5)
+    assert said[told:] == [], "nobody waits for it any more"
+    assert said in ([], [""])
+    assert networks_open() == networks
+    assert len(os.listdir("/proc/self/fd")) == before
+    loop.close()
+
+
+def test_who_comes_late_enters_nobodys_network(lab: Lab, processes: Processes) -> None:
+    """The number of the descriptor is soon another container's."""
+    loop = Loop()
+    ward = made(lab, loop, processes.start(lab.sandbox))
+    namespace = ward._firewall.namespace
+    assert namespace.devices()
+    number = namespace.fd
+    ward.close()
+    turns(loop, 2)
+    next_one = os.open(lab.sandbox.path, os.O_RDONLY | os.O_CLOEXEC)
+    assert next_one == number, "the control: it is taken at once"
+    with pytest.raises(OSError, match="cannot enter"):
+        namespace.devices()
+    os.close(next_one)
+    loop.close()
+
+
+def test_what_is_reported_of_a_network_that_is_being_taken_apart_is_not_told(
+    lab: Lab, processes: Processes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    loop = Loop()
+    alive, ending = made(lab, loop, processes.start(lab.sandbox)), made(lab, loop, processes.zombie())
+    alive._report("somebody removed the guard's tables")
+    ending._report("somebody removed the guard's tables")
+    assert capfd.readouterr().out.count("somebody removed") == 1
+    alive.close()
+    ending.close()
+    turns(loop, 2)
+    loop.close()
