@@ -100,7 +100,7 @@ def again(address, name, other):
 
 def udp(address, port):
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.settimeout(1)
+        sock.settimeout(8)
         sock.connect((address, port))
         sock.send(b"quic")
         return "answered" if sock.recv(100) else ""
