@@ -1,14 +1,21 @@
-# Every target is for a person to type; .ci/run types `make test`.
+# Every target is for a person to type; .ci/run types `make ci`.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
 PYTHON_VENV := .venv/bin/python
+PYTEST := $(PYTHON_VENV) -u -m pytest
 CODE := $(wildcard policies egress ingress lab demo bench fuzz soak tests)
-# What needs nothing but loopback, and mostly waits: it runs side by side. The rest has the machine to itself, be it for
-# the kernel's tables or because it counts what a loaded machine loses.
-ALONE := tests/real/ingress/handover tests/real/ingress/workers
-SIDE_BY_SIDE := tests/pure $(filter-out $(ALONE) %.py %__pycache__,$(wildcard tests/real/ingress/*))
+# How the tests run, see CONTRIBUTING.md. With a daemon or an environment of their own, each with a target of its own:
+IMAGE := $(wildcard tests/blackbox/test_image*.py) tests/blackbox/test_docker_provider.py
+ELSEWHERE := $(IMAGE) tests/docker tests/e2e tests/browser tests/runtimes tests/sdk \
+	tests/blackbox/test_kubernetes_api.py tests/blackbox/test_kubernetes_pods.py
+# With the machine to themselves: what counts what a busy machine loses, then what keeps the machine busy on purpose.
+ALONE := tests/real/ingress/handover tests/real/ingress/workers tests/blackbox/test_revocation.py \
+	tests/blackbox/test_floods.py tests/blackbox/test_faults_kills.py tests/real/bench
+# All others side by side, one process more than there are processors: they mostly wait. A file's tests stay together,
+# and what takes long goes first.
+BESIDE = -n $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder
 # How many times the ordinary number of examples `make fuzz` tries, and how many executions of its targets all together.
 FUZZ ?= 50
 RUNS ?= 1000000
@@ -18,7 +25,7 @@ SEED ?= 0
 # How often `make kills` kills.
 N ?= 500
 
-.PHONY: help setup demo test lint pure real blackbox image test-docker test-browser test-agent-sdk test-e2e test-kubernetes test-runtimes fuzz soak bench-dns bench-load bench-sni bench-http bench-e2e bench-docker kills threats format lock clean
+.PHONY: help setup demo test ci side-by-side alone lint pure real blackbox image test-docker test-browser test-agent-sdk test-e2e test-kubernetes test-runtimes fuzz soak bench-dns bench-load bench-sni bench-http bench-e2e bench-docker kills threats format lock clean
 
 help:
 	@echo "Sallyport: the guarded door of a sandbox."
@@ -28,6 +35,8 @@ help:
 	@echo
 	@echo "  make setup       .venv with the locked packages, and Debian's packages where root; the others call it"
 	@echo "  make lint        ruff and mypy"
+	@echo "  make side-by-side  most of the tests, a process more than there are processors"
+	@echo "  make alone       the few that need the machine to themselves"
 	@echo "  make pure        the tests that need nothing but Python; seconds"
 	@echo "  make real        the tests with namespaces, nftables and sockets; root"
 	@echo "  make blackbox    the programs as a container runs them; root"
@@ -61,14 +70,19 @@ setup:
 demo: setup
 	@$(PYTHON_VENV) -m demo
 
-test: lint
-	@tools/test-image
-	@tools/test-docker
+# What is joined by + runs side by side: a Docker daemon mostly keeps others waiting.
+test: setup
+	@tools/parts 'side-by-side + lint image test-docker' alone
+
+ci: setup
+	@tools/parts 'side-by-side + lint image test-e2e test-docker' alone
+
+side-by-side: setup
 	@$(PYTHON_VENV) -m lab
-	@$(PYTHON_VENV) -m pytest -n 3 --dist loadscope $(SIDE_BY_SIDE)
-	@$(PYTHON_VENV) -m pytest $(SIDE_BY_SIDE:%=--ignore=%) --ignore=tests/docker \
-		--ignore-glob='tests/blackbox/test_image*.py' --ignore=tests/blackbox/test_docker_provider.py \
-		--ignore=tests/blackbox/test_kubernetes_api.py --ignore=tests/blackbox/test_kubernetes_pods.py
+	@$(PYTEST) $(BESIDE) tests $(patsubst %,--ignore=%,$(ELSEWHERE) $(ALONE))
+
+alone: setup
+	@$(PYTEST) $(ALONE)
 
 lint: setup
 	@$(PYTHON_VENV) -m ruff check $(CODE)
@@ -76,25 +90,25 @@ lint: setup
 	@$(PYTHON_VENV) -m mypy $(CODE)
 
 pure real blackbox: setup
-	@$(PYTHON_VENV) -m pytest tests/$@
+	@$(PYTEST) tests/$@
 
 image: setup
-	@tools/test-image
+	@tools/test-image $(PYTEST) $(IMAGE)
 
 test-docker: setup
 	@tools/test-docker
 
 test-browser: setup
 	@tools/setup-browser
-	@$(PYTHON_VENV) -m pytest tests/browser
+	@$(PYTEST) tests/browser
 
 test-agent-sdk: setup
 	@tools/setup-sdk agent-sandbox
-	@$(PYTHON_VENV) -m pytest tests/sdk
+	@$(PYTEST) tests/sdk
 
 test-e2e: setup
 	@tools/setup-sdk opensandbox
-	@tools/test-image $(PYTHON_VENV) -m pytest tests/e2e
+	@tools/test-image $(PYTEST) tests/e2e
 
 test-kubernetes: setup
 	@tools/test-kubernetes
@@ -104,13 +118,13 @@ test-runtimes: setup
 
 fuzz: setup
 	@$(PYTHON_VENV) -m fuzz --runs $(RUNS) $(TARGETS)
-	@[ -n "$(TARGETS)" ] || SALLYPORT_FUZZ=$(FUZZ) $(PYTHON_VENV) -m pytest tests/pure -m hypothesis --timeout=0
+	@[ -n "$(TARGETS)" ] || SALLYPORT_FUZZ=$(FUZZ) $(PYTEST) tests/pure -m hypothesis --timeout=0
 
 soak: setup
 	@$(PYTHON_VENV) -m soak --minutes $(MINUTES) --seed $(SEED)
 
 kills: setup
-	@SALLYPORT_KILLS=$(N) $(PYTHON_VENV) -m pytest tests/blackbox/test_faults_kills.py
+	@SALLYPORT_KILLS=$(N) $(PYTEST) tests/blackbox/test_faults_kills.py
 
 threats: setup
 	@$(PYTHON_VENV) tools/threats $(ROWS)

@@ -41,9 +41,14 @@ settings.register_profile(
 settings.load_profile("sallyport")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark by folder, and let the quick ones go first: a slip in the parser should not take minutes to show."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark by folder, and let the quick ones go first: a slip in the parser should not take minutes to show.
+
+    Where several processes share them the quick ones go last: they fill what the long ones leave.
+    """
     order = {"pure": 0, "real": 1, "blackbox": 2}
+    if hasattr(config, "workerinput"):  # pytest-xdist's
+        order = {"blackbox": 0, "real": 1, "pure": 2}
     for item in items:
         layer = _layer(item)
         if layer in ("real", "blackbox"):

@@ -23,8 +23,16 @@ def test_make_alone_teaches() -> None:
         assert target in done.stdout
 
 
+def parts(target: str) -> set[str]:
+    """What `tools/parts` is to run for a target."""
+    done = run("make", "--dry-run", target)
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("tools/parts ")]
+    return set(line.replace("+", " ").replace("'", " ").split())
+
+
 def test_ci_runs_the_tests_a_person_runs() -> None:
-    assert "make test" in (CHECKOUT / ".ci" / "run").read_text()
+    assert "make ci" in (CHECKOUT / ".ci" / "run").read_text()
+    assert parts("ci") >= parts("test") > {"lint", "side-by-side", "alone"}
 
 
 @pytest.mark.skipif(Path(sys.prefix) != CHECKOUT / ".venv", reason="runs outside the checkout's .venv")
