@@ -124,15 +124,18 @@ def _run(docker: str, divided: Divided, rules: str, upstream: str) -> int:
     if made.returncode:
         raise CommandError(f"the sidecar cannot be created: {_last(made.stderr)}", FAILED)
     sidecar = made.stdout.strip()
+    ours = f"sallyport.guarded-by={sidecar}"
     try:
         started = _quietly([docker, "start", sidecar])
         if started.returncode:
             raise CommandError(f"the sidecar cannot be started: {_last(started.stderr)}", FAILED)
         _await(docker, sidecar)
         argv = [docker, "run", "--rm", f"--network=container:{sidecar}", "--cap-drop=NET_ADMIN", "--cap-drop=NET_RAW"]
-        return _relay([*argv, *divided.container, divided.image, *divided.command])
+        return _relay([*argv, *divided.container, f"--label={ours}", divided.image, *divided.command])
     finally:
-        _quietly([docker, "rm", "--force", "--volumes", sidecar])
+        # As a rule the container is gone; a docker command that was ended too early, or killed, leaves it behind.
+        left = _quietly([docker, "ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={ours}"]).stdout.split()
+        _quietly([docker, "rm", "--force", "--volumes", *left, sidecar])
 
 
 def _quietly(argv: list[str]) -> subprocess.CompletedProcess[str]:

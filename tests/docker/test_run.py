@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -61,6 +63,23 @@ def test_a_published_port_leads_to_the_container_and_a_signal_ends_it(host: Daem
         assert host.inspect("box-egress")["Config"]["Labels"]["sallyport.sidecar"] == "run"
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 9
+    finally:
+        process.kill()
+        process.wait()
+    assert nothing_left(host)
+
+
+def test_a_docker_command_that_is_killed_leaves_nothing_behind(host: Daemon) -> None:
+    command = (*OPTIONS, *ALLOW, USR, "--name=box", "--", IMAGE, "/bin/sleep", "600")
+    process = subprocess.Popen(
+        host.inside([sys.executable, "-m", "egress", *command]), env=host.environment(),
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        until(lambda: host.docker("ps", "-q", "--filter", "name=^box$", "--filter", "status=running"))
+        (client,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(client), signal.SIGKILL)
+        assert process.wait(60) == 128 + signal.SIGKILL
     finally:
         process.kill()
         process.wait()
