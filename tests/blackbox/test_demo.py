@@ -179,8 +179,8 @@ def test_its_result_is_for_programs_as_well(tmp_path: Path) -> None:
     assert [step["id"] for step in result["steps"]] == STEPS
     assert all(step["ok"] and step["title"] and step["seen"] for step in result["steps"])
     times = {step["id"]: step["milliseconds"] for step in result["steps"]}
-    assert times.keys() == set(STEPS)
-    assert all(0 <= one < 1000 * LIMIT for one in times.values()), times
+    for measured in ("literal", "cut"):
+        assert 0 < times[measured] < 1000 * LIMIT
     assert any(one["prompt"] == "operator$" and "PATCH" in one["command"] for one in result["commands"])
 
 
