@@ -142,6 +142,7 @@ class Watch:
         life = f"{container.pid} {container.started}"
         if ward is not None and ward.life == (container.pid, container.started):
             os.close(seen.fd)
+            self._shut(ward.ports - seen.ports)
             ward.ports = seen.ports
             ward.rename(container)
             if ward.guarded:
