@@ -24,7 +24,7 @@ from bench.http.contenders import BY_KEY, KINDS
 from bench.http.parts import PARTS
 from bench.http.peers import Peers
 from bench.http.place import Place
-from bench.http.run import DRY, FULL, OURS, QUICK, Run
+from bench.http.run import DRY, FULL, LIMIT, OURS, QUICK, Run
 from bench.place import CHECKOUT, neighbours
 from bench.report import goals, short
 
@@ -48,12 +48,13 @@ def document(run: Run, arguments: argparse.Namespace, others: float) -> str:
         f"# Benchmarks of the gateway\n\nWritten by `{how}` on {time.strftime('%Y-%m-%d', time.gmtime())}: {cpu}, "
         f"{cores} cores, Linux {platform.release()}, CPython {platform.python_version()}. The proxy has one core and "
         f"one worker, load and origins the other core.{shared}{noise} Figures are medians (min..max) of up to "
-        f"{run.size.rounds} interleaved rounds, ratios taken round by round. Absolute figures belong to this machine "
-        "and its neighbours; ratios travel better.\n\n"
+        f"{run.size.rounds} interleaved rounds ({run.size.echoes} of WebSockets), every other one from the other end; "
+        "ratios are taken round by round. Absolute figures belong to this machine and its neighbours; ratios travel "
+        "better.\n\n"
         "*CPU µs each* is the processor time of all of a contender's processes for one answer, kernel included. *core "
-        "used* below 90 % means that the load's core, not the contender, was the limit: then the CPU is the better "
-        "comparison. A goal by count is reached where both readings reach it, and by CPU alone where sallyport's core "
-        "was not the limit. *no proxy* is how far load and origin come on their core.\n\n"
+        f"used* below {LIMIT:.0%} means that the load's core, not the contender, was the limit: then the CPU is the "
+        "better comparison. A goal by count is reached where both readings reach it, and by CPU alone where "
+        "sallyport's core was not the limit. *no proxy* is how far load and origin come on their core.\n\n"
         "All take the prefix `/box/<port>` off the path. sallyport reads sandbox and port from it, decides about "
         "access and keeps its counters; the others have both origins written into their configuration. All speak "
         "HTTP/1.1 to the origin on connections kept alive, as many as the load needs (FastAPI + httpx: 20, as "

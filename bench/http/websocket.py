@@ -77,8 +77,8 @@ def single(contender: Contender, seconds: float, most: int) -> Spread:
     return spread(taken[len(taken) // 10 :])
 
 
-def many(contender: Contender, connections: int, seconds: float) -> Burst:
-    """So many tunnels, each with one message under way."""
+def many(contender: Contender, connections: int, seconds: float, least: int) -> Burst:
+    """So many tunnels, each with one message under way: for so long, and longer where `least` of them take longer."""
     socks = [opened(contender) for _ in range(connections)]
     poll = select.epoll()
     by_fd = {sock.fileno(): sock for sock in socks}
@@ -97,7 +97,7 @@ def many(contender: Contender, connections: int, seconds: float) -> Burst:
         for sock in socks:
             sock.send(_SENT)
         now = begin
-        while now < until:
+        while now < until or len(taken) < least:
             ready = poll.poll(_STUCK)
             if not ready:
                 raise RuntimeError(f"no message came for {_STUCK:g} s")
