@@ -143,15 +143,23 @@ class Sidecar:
 
     @property
     def pid(self) -> int:
-        """The supervisor's, as this namespace counts."""
+        """The supervisor's, as this namespace counts. Raises LabError while there is none."""
         if self.process is None:
             raise LabError("the sidecar is not started")
         if not self._as_pid1:
             return self.process.pid
-        children = _children(self.process.pid)
-        if not children:
-            raise LabError(f"the sidecar has ended:\n{self.log}")
-        return children[0]
+        # What prepares its rooms has children too, which come and go before it is there.
+        for child in _children(self.process.pid):
+            if _is_first(child):
+                return child
+        raise LabError(f"the sidecar is not there yet, or has ended:\n{self.log}")
+
+    @property
+    def is_there(self) -> bool:
+        """Whether `pid` has an answer: some time after `start` without `wait`, and until it ends."""
+        with contextlib.suppress(LabError):
+            return self.pid > 0
+        return False
 
     @property
     def worker_pid(self) -> int:
@@ -196,9 +204,14 @@ class Sidecar:
     def _end(self, number: int, seconds: float) -> int:
         if self.process is None:
             raise LabError("the sidecar is not started")
-        if self.process.poll() is None:
+        deadline = time.monotonic() + seconds
+        while self.process.poll() is None:
             with contextlib.suppress(ProcessLookupError, LabError):
                 os.kill(self.pid, number)
+                break
+            if time.monotonic() > deadline:
+                break  # and the wait says so
+            time.sleep(0.002)  # on its way, be it up or down
         return self.process.wait(seconds)
 
     # -- talk ---------------------------------------------------------------------------------------------------
@@ -260,6 +273,16 @@ def _name(pid: int) -> str:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/comm").read_text().strip()
     return ""
+
+
+def _is_first(pid: int) -> bool:
+    """Whether a process is the first of a PID namespace below ours (proc_pid_status(5))."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("NSpid:"):
+                numbers = line.split()[1:]
+                return len(numbers) > 1 and numbers[-1] == "1"
+    return False
 
 
 def _children(pid: int) -> list[int]:

@@ -13,12 +13,11 @@ import os
 import random
 import threading
 import time
-from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import pytest
 
-from lab import Lab, LabError, Sidecar
+from lab import Lab, Sidecar
 from lab.client import NoReply
 from tests.blackbox.place import REJECTED, allow, soon
 from tests.blackbox.prober import FORBIDDEN, Prober
@@ -186,14 +185,6 @@ def check(world: Lab, sidecar: Sidecar, word: Word, before: int) -> None:
     assert world.connect(NAMED, 80) == "connected"
 
 
-def there(sidecar: Sidecar) -> bool:
-    """Its PID namespace has its first process: before that its start-up's own children are there, and gone again."""
-    with contextlib.suppress(LabError, OSError):
-        lines = Path(f"/proc/{sidecar.pid}/status").read_text().splitlines()
-        return any(line.startswith("NSpid:") and line.split()[-1] == "1" for line in lines)
-    return False
-
-
 @pytest.mark.timeout(60 + 4 * KILLS)
 def test_e12_killed_while_it_starts_over_the_rules_of_an_earlier_life(
     world: Lab, capsys: pytest.CaptureFixture[str]
@@ -205,7 +196,7 @@ def test_e12_killed_while_it_starts_over_the_rules_of_an_earlier_life(
         sidecar._wait = False
         with Prober(world) as prober, Asker(world):
             for _ in range(STARTS):
-                assert soon(lambda: there(sidecar))
+                assert soon(lambda: sidecar.is_there)
                 sidecar.kill()
                 sidecar.restart()
                 time.sleep(chance.random() * 0.25)
@@ -223,7 +214,7 @@ def test_e12_killed_while_it_starts_for_the_first_time(world: Lab, capsys: pytes
     for _ in range(FIRST_STARTS):
         world.unguard()
         with Sidecar(world, policy=numbered(0), env=FILE, as_pid1=True, wait=False) as sidecar:
-            assert soon(functools.partial(there, sidecar))
+            assert soon(lambda: sidecar.is_there)
             with watched(world) as outcomes:
                 time.sleep(chance.random() * 0.2)
                 sidecar.kill()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
-from lab import CONTAINER_ROOT, NOBODY, Lab, LabError, Sidecar
+from lab import CONTAINER_ROOT, NOBODY, Lab, Sidecar
 from lab.client import NoReply
 from lab.sidecar import TOKEN_HEADER
 from tests.blackbox.place import ALLOW_ALL, DENY_ALL, REJECTED, Place, allow, soon
@@ -286,19 +286,13 @@ def test_e12_sigkill_of_the_supervisor_at_many_moments_never_opens(lab: Lab, api
         sidecar._wait = False
         with Knocker(lab) as knocker:
             for _ in range(8):
-                assert soon(lambda: there(sidecar))
+                assert soon(lambda: sidecar.is_there)
                 sidecar.kill()
                 sidecar.restart()
                 time.sleep(chance.random() * 0.12)
             sidecar.wait_ready()
         assert "connected" not in knocker.heard
         assert lab.connect(api, 80) == "connected"
-
-
-def there(sidecar: Sidecar) -> bool:
-    with contextlib.suppress(LabError):
-        return sidecar.pid > 0
-    return False
 
 
 def test_the_worker_dies_with_its_supervisor(lab: Lab) -> None:
