@@ -129,6 +129,12 @@ class Cluster:
         self.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body)
         for version in versions:
             self.until(partial(self.call, "GET", f"/apis/{group}/{version}/{plural}"))
+            self.until(partial(self._discover, f"/apis/{group}/{version}", plural))
+
+    def _discover(self, path: str, plural: str) -> None:
+        """The server's list of what it serves comes a moment later than the thing itself. Raises OSError until then."""
+        if plural not in {one["name"] for one in self.call("GET", path)["resources"]}:
+            raise OSError(f"{path} does not list {plural} yet")
 
     def call(self, method: str, path: str, body: object = None, content: str = "application/json") -> Any:
         """One call as a member of system:masters; what it answers. Raises urllib.error.HTTPError."""

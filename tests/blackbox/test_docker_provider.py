@@ -30,7 +30,7 @@ PROGRAMS = ("sh", "sleep", "test")
 
 
 def docker(*arguments: str, data: bytes = b"", check: bool = True) -> str:
-    done = subprocess.run(["docker", *arguments], input=data, capture_output=True, timeout=60)
+    done = subprocess.run(["docker", *arguments], input=data, capture_output=True, timeout=120)
     assert not check or done.returncode == 0, done.stderr.decode()
     return done.stdout.decode().strip()
 
@@ -112,7 +112,8 @@ class Followed(NamedTuple):
         assert isinstance(entry, Sandbox), entry
         return entry
 
-    async def until(self, true: Callable[[], object], within: float = 10.0) -> None:
+    async def until(self, true: Callable[[], object], within: float = 30.0) -> None:
+        """Wait for something to become true: by an event, since all is looked at again after minutes only."""
         loop = asyncio.get_running_loop()
         end = loop.time() + within
         while not true():
@@ -140,21 +141,21 @@ def test_a_container_comes_pauses_and_goes(containers: Containers) -> None:
     async def scenario() -> None:
         async with following() as followed:
             name = containers.start("one", {"opensandbox.io/id": "box", "sallyport.ports": "8080, 3000"})
-            await followed.until(lambda: followed.routes.find("box") and followed.sandbox("box").ready, within=1)
+            await followed.until(lambda: followed.routes.find("box") and followed.sandbox("box").ready)
             box = followed.sandbox("box")
             assert box.host == containers.address(name)
             assert box.ports == frozenset({8080, 3000})
             docker("pause", name)
-            await followed.until(lambda: followed.sandbox("box").reason == "its container is paused", within=1)
+            await followed.until(lambda: followed.sandbox("box").reason == "its container is paused")
             docker("unpause", name)
-            await followed.until(lambda: followed.sandbox("box") == box, within=1)
+            await followed.until(lambda: followed.sandbox("box") == box)
             docker("restart", "-t", "0", name)
-            await followed.until(lambda: followed.sandbox("box").incarnation != box.incarnation, within=1)
+            await followed.until(lambda: followed.sandbox("box").incarnation != box.incarnation)
             await followed.until(lambda: followed.sandbox("box").ready)
             docker("kill", name)
-            await followed.until(lambda: "exited, exit code 137" in followed.sandbox("box").reason, within=1)
+            await followed.until(lambda: "exited, exit code 137" in followed.sandbox("box").reason)
             docker("rm", name)
-            await followed.until(lambda: followed.routes.find("box") is None, within=1)
+            await followed.until(lambda: followed.routes.find("box") is None)
 
     asyncio.run(scenario())
 
@@ -181,11 +182,11 @@ def test_beside_a_sidecar_the_address_is_the_sidecars(containers: Containers) ->
             assert followed.sandbox("box").ready
             assert followed.sandbox("box").host == containers.address(sidecar)
             docker("pause", sidecar)
-            await followed.until(lambda: "paused" in followed.sandbox("box").reason, within=1)
+            await followed.until(lambda: "paused" in followed.sandbox("box").reason)
             docker("unpause", sidecar)
-            await followed.until(lambda: followed.sandbox("box").ready, within=1)
+            await followed.until(lambda: followed.sandbox("box").ready)
             docker("rm", "-f", sidecar)
-            await followed.until(lambda: "is gone" in followed.sandbox("box").reason, within=1)
+            await followed.until(lambda: "is gone" in followed.sandbox("box").reason)
 
     asyncio.run(scenario())
 
@@ -209,10 +210,10 @@ def test_the_network_asked_for_is_used(containers: Containers) -> None:
         async with following(docker_network=network) as followed:
             assert "has no address on the network" in followed.sandbox("box").reason
             docker("network", "connect", network, name)
-            await followed.until(lambda: followed.sandbox("box").ready, within=1)
+            await followed.until(lambda: followed.sandbox("box").ready)
             assert followed.sandbox("box").host == containers.address(name, network)
             docker("network", "disconnect", network, name)
-            await followed.until(lambda: not followed.sandbox("box").ready, within=1)
+            await followed.until(lambda: not followed.sandbox("box").ready)
 
     asyncio.run(scenario())
 
@@ -224,7 +225,7 @@ def test_two_that_run_with_one_id_are_ambiguous(containers: Containers) -> None:
         async with following() as followed:
             assert isinstance(followed.routes.find("box"), Ambiguous)
             docker("stop", f"{containers.tag}-one")
-            await followed.until(lambda: isinstance(followed.routes.find("box"), Sandbox), within=1)
+            await followed.until(lambda: isinstance(followed.routes.find("box"), Sandbox))
             assert followed.sandbox("box").host == containers.address(f"{containers.tag}-two")
 
     asyncio.run(scenario())

@@ -28,14 +28,14 @@ POLICY = {"defaultAction": "deny", "egress": [{"action": "allow", "target": "api
 CONNECT = """
 import errno, socket, sys
 try:
-    socket.create_connection((sys.argv[1], 80), 2).close()
+    socket.create_connection((sys.argv[1], 80), 10).close()
     print("connected")
 except OSError as error:
     print(errno.errorcode.get(error.errno, "timeout"))
 """
 
 
-def docker(*arguments: str, check: bool = True, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+def docker(*arguments: str, check: bool = True, timeout: float = 120) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(["docker", *arguments], capture_output=True, text=True, timeout=timeout)
     assert not check or done.returncode == 0, done.stderr
     return done
@@ -102,10 +102,25 @@ def guard(image: str) -> Iterator[str]:
 
 
 def wait_ready(name: str) -> None:
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while docker("exec", name, "/opt/venv/bin/egress", "healthcheck", check=False).returncode:
         assert time.monotonic() < deadline, docker("logs", name).stdout + docker("logs", name).stderr
         time.sleep(0.05)
+
+
+def wait_listening(name: str, python: str, port: int) -> None:
+    """Until something in the container listens: its program has started by then, which takes a busy machine a while."""
+    call = f"import socket; socket.create_connection(('127.0.0.1', {port}), 5)"
+    deadline = time.monotonic() + 60
+    while docker("exec", name, python, "-c", call, check=False).returncode:
+        assert time.monotonic() < deadline, docker("logs", name).stderr
+        time.sleep(0.05)
+
+
+def stop(name: str) -> int:
+    """End a container by SIGTERM; its exit code, 137 where that was not heard."""
+    docker("stop", "--time", "60", name)
+    return int(docker("inspect", "--format", "{{.State.ExitCode}}", name).stdout)
 
 
 def beside(name: str, image: str, *argv: str) -> str:
@@ -125,6 +140,7 @@ def peer(image: str) -> Iterator[str]:
         "run", "--detach", "--name", name, "--entrypoint", "/usr/bin/python3", image, "-m", "http.server", "80"
     )  # fmt: skip
     try:
+        wait_listening(name, "/usr/bin/python3", 80)
         yield docker("inspect", "--format", "{{.NetworkSettings.Networks.bridge.IPAddress}}", name).stdout.strip()
     finally:
         docker("rm", "--force", "--volumes", name)
@@ -149,9 +165,7 @@ def test_the_image_guards_with_net_admin_alone_and_a_read_only_root(image: str, 
     assert beside(guard, image, "-c", CONNECT, peer) == "ECONNREFUSED"
     assert beside(guard, image, "-c", call, "PATCH", patch, TOKEN).startswith("200")
     assert beside(guard, image, "-c", CONNECT, peer) == "connected"
-    started = time.monotonic()
-    docker("stop", "--time", "9", guard)
-    assert time.monotonic() - started < 8, "SIGTERM was not heard"
+    assert stop(guard) == 0
     docker("start", guard)
     wait_ready(guard)
     code, _, body = beside(guard, image, "-c", call, "GET", "", TOKEN).partition(" ")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.blackbox.test_image import build, docker
+from tests.blackbox.test_image import build, docker, stop, wait_listening
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ PYTHON = "/opt/venv/bin/python"
 ASK = """
 import http.client, sys
 host, port, path, *headers = sys.argv[1:]
-connection = http.client.HTTPConnection(host, int(port), timeout=10)
+connection = http.client.HTTPConnection(host, int(port), timeout=30)
 connection.request("GET", path, headers=dict(header.split(": ", 1) for header in headers))
 response = connection.getresponse()
 print(response.status, response.read().decode(errors="replace"))
@@ -65,6 +65,7 @@ def sandbox(image: str) -> Iterator[str]:
         "--entrypoint", PYTHON, image, "-c", SERVE,
     )  # fmt: skip
     try:
+        wait_listening(name, PYTHON, int(SANDBOX_PORT))
         yield name
     finally:
         docker("rm", "--force", "--volumes", name)
@@ -85,7 +86,7 @@ class Gate:
         return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
 
     def wait_ready(self) -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not self.ask("/readyz", port=28889).startswith("200"):
             assert time.monotonic() < deadline, docker("logs", self.name).stderr
             time.sleep(0.1)
@@ -113,11 +114,7 @@ def test_a_sandbox_is_reached_all_three_ways_from_a_read_only_image(image: str, 
         assert gate.ask("/box/8000/c?d") == "200 sandbox /c?d"
         assert gate.ask("/nobody/8000/").startswith("404")
         assert docker("exec", gate.name, "/opt/venv/bin/ingress", "healthcheck").returncode == 0
-        started = time.monotonic()
-        docker("stop", "--time", "9", gate.name)
-        assert time.monotonic() - started < 8, "SIGTERM was not heard"
-        (about,) = json.loads(docker("inspect", gate.name).stdout)
-        assert about["State"]["ExitCode"] == 0
+        assert stop(gate.name) == 0
     finally:
         gate.close()
 
@@ -132,7 +129,7 @@ def test_the_docker_provider_finds_the_sandbox_by_its_label(image: str, sandbox:
         gate.wait_ready()
         assert gate.ask("/box/8000/x") == "200 sandbox /x"
         docker("stop", "--time", "1", sandbox)
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while not gate.ask("/box/8000/x").startswith(("404", "503")):
             assert time.monotonic() < deadline
     finally:
@@ -144,7 +141,7 @@ def test_the_docker_provider_finds_the_sandbox_by_its_label(image: str, sandbox:
 def test_the_healthcheck_follows_the_flags_of_the_container(image: str) -> None:
     gate = Gate(image, [], ["--admin-port=9000", "--workers=1"])
     try:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while docker("exec", gate.name, "/opt/venv/bin/ingress", "healthcheck", check=False).returncode:
             assert time.monotonic() < deadline
             time.sleep(0.1)

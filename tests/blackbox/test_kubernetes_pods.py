@@ -348,7 +348,7 @@ def test_while_no_webhook_answers_what_is_to_be_guarded_is_not_created(guarded: 
     """Last of all: it takes the webhook away, and back."""
     port = _port(guarded)
     guarded.webhook.send_signal(signal.SIGTERM)
-    assert guarded.webhook.wait(20) == 0
+    assert guarded.webhook.wait(60) == 0
     given = pod()
     given["metadata"]["name"] = "late"
     assert 'failed calling webhook "namespace.sallyport.dev"' in refused(guarded.cluster, given, "guarded")
