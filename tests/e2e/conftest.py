@@ -11,7 +11,7 @@ import pytest
 
 from tests.blackbox.test_image import image as egress_image
 from tests.e2e.daemon import Daemon
-from tests.e2e.images import SANDBOX, build_beside
+from tests.e2e.images import SANDBOX, UNHURRIED, build_beside
 from tests.e2e.server import ENVIRONMENT, Sdk, Server
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def daemon(internet: Internet, egress_image: str) -> Iterator[Daemon]:
         pytest.fail("the server and the SDK are not installed: make test-e2e", pytrace=False)
     build_beside(egress_image)
     internet.reset()
-    with Daemon(internet, [egress_image, SANDBOX]) as running:
+    with Daemon(internet, [egress_image, SANDBOX, UNHURRIED]) as running:
         before = running.things()
         yield running
         assert running.things() == before, "what a sandbox brought went with it"
@@ -78,6 +78,13 @@ def server(servers: dict[str, Server]) -> Server:
 @pytest.fixture(scope="module")
 def sdk(server: Server) -> Iterator[Sdk]:
     with Sdk(server) as running:
+        yield running
+
+
+@pytest.fixture
+def unhurried(daemon: Daemon) -> Iterator[Sdk]:
+    """The SDK of a server whose sidecars' health is checked an hour after their start."""
+    with Server(daemon, port=8182, egress=UNHURRIED, execd=SANDBOX, patience=20) as server, Sdk(server) as running:
         yield running
 
 

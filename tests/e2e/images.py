@@ -10,13 +10,14 @@ from tests.blackbox.test_image import base
 
 SANDBOX = "sallyport-e2e:test"
 IDLE = "sallyport-e2e-idle:test"
+UNHURRIED = "sallyport-e2e-unhurried:test"
 _FOLDER = Path(__file__).parent / "image"
 
 
 def build_beside(egress: str) -> None:
-    """SANDBOX and IDLE, of what lies in image/, beside our own image."""
+    """SANDBOX, IDLE and UNHURRIED, of what lies in image/, beside our own image."""
     arguments = ["--build-arg", f"BASE={base()}", "--build-arg", f"EGRESS={egress}"]
-    for target, tag in (("sandbox", SANDBOX), ("idle", IDLE)):
+    for target, tag in (("sandbox", SANDBOX), ("idle", IDLE), ("unhurried", UNHURRIED)):
         done = subprocess.run(
             ["docker", "build", *arguments, "--network", "none", "--target", target, "-t", tag, "."],
             cwd=_FOLDER,

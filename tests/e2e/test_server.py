@@ -133,15 +133,16 @@ def _status(namespace: Namespace, address: str, headers: dict[str, str] | None =
         return 0
 
 
-def test_a_new_sandbox_is_routed_at_once_by_the_gateway(sdk: Sdk, daemon: Daemon, server: Server, gateway: str) -> None:
+def test_a_new_sandbox_is_routed_without_waiting_for_its_sidecars_health(
+    unhurried: Sdk, daemon: Daemon, server: Server, gateway: str
+) -> None:
     until(lambda: _status(server.namespace, f"{gateway}/nobody/44772/ping") == 404)
-    fresh = create(sdk, daemon, "fresh", ALLOW_API)
+    fresh = create(unhurried, daemon, "fresh", ALLOW_API)
     try:
         until(lambda: _status(server.namespace, f"{gateway}/{fresh.id}/44772/ping") == 200)
-        health = daemon.inspect(fresh.sidecar)["State"]["Health"]["Status"]
-        assert health == "starting", "so the gateway has not waited for the sidecar's health check"
+        assert daemon.inspect(fresh.sidecar)["State"]["Health"]["Status"] == "starting"
     finally:
-        sdk.call("kill", "fresh")
+        unhurried.call("kill", "fresh")
     until(lambda: _status(server.namespace, f"{gateway}/{fresh.id}/44772/ping") == 404)
 
 
