@@ -7,6 +7,7 @@ head -> gate -> endpoint -> upstream -> answer -> next head
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from ingress.admission.verdict import Admission, Reply
@@ -14,7 +15,7 @@ from ingress.http1.body import BadBody, ChunkedReader, framed, last_chunk
 from ingress.http1.connection import ANSWER, BODY, GONE, IDLE, LINGER, WAITING, Connection
 from ingress.http1.headers import crossing_trailers
 from ingress.http1.outgoing import request_head, too_large, wants_websocket
-from ingress.http1.prefix import Rewriter
+from ingress.http1.prefix import Rewriter, put_back
 from ingress.http1.tunnel import accepts, open_tunnel
 from ingress.refusal import Refusal
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ingress.http1.core import Gateway
     from ingress.http1.endpoint import Endpoint
     from ingress.http1.head import RequestHead, ResponseHead
+    from ingress.http1.headers import Rewrite
     from ingress.http1.upstream import Upstream
 
 _IDEMPOTENT = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE", b"PROPFIND", b"REPORT", b"SEARCH"))
@@ -286,13 +288,16 @@ class Exchange(Connection):
         """Has the sandbox been sent all of the request?"""
         return self.state == ANSWER
 
-    def rewriter(self) -> Rewriter | None:
-        """What path mode has to do to the answer's head."""
+    def rewriter(self) -> Rewrite | None:
+        """What has to be done to the answer's head: in path mode, and where the Host was changed."""
         admission = self.admission
         prefix = admission.prefix
-        if not prefix:
-            return None
         fields = self.head.fields
+        if not prefix:
+            shown = admission.authority or self.core.upstream_host
+            if not shown or self.core.detail or shown == fields.get(b"host"):
+                return None
+            return partial(put_back, shown)
         origins = self.core.origins(fields.get(b"host") or b"", admission)
         if self._outside.trusted:  # a prefix of its own that the proxy has taken off, and has told the application
             prefix = (fields.get(b"x-forwarded-prefix") or b"").rstrip(b"/") + prefix

@@ -192,7 +192,7 @@ Rewrite = Callable[[bytes, bytes], list[bytes]]
 """Takes a response field's lower-case name and its value; gives the values to send, each a line of its own."""
 
 REWRITTEN = frozenset((b"location", b"content-location", b"set-cookie"))
-"""What path mode may have to change: an answer with one of these is never remembered."""
+"""What may have to be changed (prefix.py): an answer with one of these is never remembered."""
 
 
 def response_head(
@@ -201,7 +201,7 @@ def response_head(
     """The whole head for the client, its empty line included.
 
     length: of the body that will be sent, in octets, CHUNKED, or UNTIL_CLOSE; keep: the connection goes on; version:
-    the client's, 10 or 11; rewrite: for path mode; extra: further lines of the gateway's.
+    the client's, 10 or 11; rewrite: see prefix.py; extra: further lines of the gateway's.
     """
     fields = head.fields
     lines = [b"HTTP/1.1 %d %b" % (head.status, head.reason)]

@@ -13,6 +13,7 @@ sandbox's, which no other gets to see; it comes back in headers.py:
 
 from __future__ import annotations
 
+import re
 from hashlib import sha256
 from urllib.parse import unquote_to_bytes
 
@@ -93,6 +94,20 @@ class Rewriter:
         if known and b".." not in path.split(b"/"):  # a path that climbs out of the prefix again doesn't know it
             return reference
         return self._prefix + reference
+
+
+# Nothing that a browser could take for another host: it passes over tabs, and a backslash is a slash to it.
+_OWN_URL = re.compile(rb"(?:https?:)?//([^/?#]*)(/(?![/\\])[!-~\x80-\xff]*|)", re.IGNORECASE).fullmatch
+
+
+def put_back(shown: bytes, name: bytes, value: bytes) -> list[bytes]:
+    """A field's value where the application was shown another Host than the client's, `shown`, and has no prefix: what
+    it says of itself by that name is said of where the client is. Else as it is, and cookies are."""
+    if name != b"set-cookie":
+        match = _OWN_URL(value)
+        if match is not None and match[1].lower() == shown.lower():
+            return [match[2] or b"/"]
+    return [value]
 
 
 def jar(prefix: bytes) -> bytes:

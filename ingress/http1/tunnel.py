@@ -173,8 +173,8 @@ class Tunnel:
 class Side(asyncio.Protocol):
     """One end of a tunnel: what it reads is written to its peer.
 
-    A message costs four system calls there and back, which is four fifths of its time. No BufferedProtocol: two calls of
-    ours for each read, in place of one or none, cost a tenth more than the buffers that it spares.
+    A message is four system calls there and back, and they are four fifths of its cost. No BufferedProtocol: its two
+    calls for each read, in place of one or none, cost a tenth more than the buffers that it spares.
     """
 
     __slots__ = ("ended", "peer", "transport", "tunnel")

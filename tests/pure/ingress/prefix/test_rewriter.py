@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingress.http1.prefix import Rewriter, jar
+from ingress.http1.prefix import Rewriter, jar, put_back
 
 PREFIX = b"/box/8080"
 rewriter = Rewriter(PREFIX, frozenset((b"gate.example", b"localhost:8080", b"[::1]:8080")))
@@ -223,3 +223,44 @@ def test_other_peoples_urls_stay_as_they_are(host: str, path: str) -> None:
     if urlsplit(urljoin("http://x/", url)).netloc == "gate.example":
         return
     assert rewriter.reference(url.encode()) == url.encode()
+
+
+# ---- without a prefix: the Host was changed ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        (b"http://localhost:3000/login?a=b#c", b"/login?a=b#c"),
+        (b"https://LOCALHOST:3000/login", b"/login"),
+        (b"//localhost:3000/login", b"/login"),
+        (b"http://localhost:3000", b"/"),
+        (b"http://localhost:3000/", b"/"),
+        (b"http://localhost:3000/caf\xc3\xa9", b"/caf\xc3\xa9"),
+        (b"/login", b"/login"),
+        (b"login", b"login"),
+        (b"", b""),
+        (b"http://localhost/login", b"http://localhost/login"),  # another place on the client's machine, or a callback
+        (b"http://localhost:30001/", b"http://localhost:30001/"),
+        (b"http://a@localhost:3000/", b"http://a@localhost:3000/"),
+        (b"ftp://localhost:3000/", b"ftp://localhost:3000/"),
+        (b"http://evil.example/http://localhost:3000/", b"http://evil.example/http://localhost:3000/"),
+    ],
+)
+def test_a_host_that_was_changed_is_put_back(said: bytes, meant: bytes) -> None:
+    assert put_back(b"Localhost:3000", b"location", said) == [meant]
+    assert put_back(b"localhost:3000", b"set-cookie", said) == [said]
+
+
+@pytest.mark.parametrize("path", [b"//evil.example/", b"/\\evil.example/", b"/\t/evil.example/", b"\\/evil.example"])
+def test_i3_nothing_that_is_put_back_leads_to_another_host(path: bytes) -> None:
+    said = b"http://localhost:3000" + path
+    assert put_back(b"localhost:3000", b"location", said) == [said]
+
+
+@given(st.binary(max_size=30))
+def test_i3_what_is_put_back_stays_where_the_client_is(rest: bytes) -> None:
+    said = b"http://localhost:3000" + rest
+    (meant,) = put_back(b"localhost:3000", b"location", said)
+    if meant != said:
+        assert urlsplit(urljoin("http://gate.example/a", meant.decode("latin-1"))).netloc == "gate.example"

@@ -156,3 +156,15 @@ def test_origin_follows_host(start_gateway: StartGateway, application: int) -> N
         told = json.loads(connection.getresponse().read())
         assert (told["host"], told["origin"], told["x-other"]) == ("localhost", arrives, origin)
     connection.close()
+
+
+def test_location_follows_a_host_that_was_changed(start_gateway: StartGateway, application: int) -> None:
+    """By host name too; the control is the gateway that leaves Host as it is."""
+    host = f"box-{application}.sandboxes.test"
+    told = "http://localhost:3000/login"
+    changing = start_gateway(BOXES, ["--upstream-host", "localhost:3000"])
+    for said, meant in ((told, "/login"), ("https://elsewhere.example/", "https://elsewhere.example/"), ("/a", "/a")):
+        assert values(call(changing, f"/?Location={said}", Host=host)[1], "location") == [meant]
+    assert values(call(changing, f"/?Set-Cookie=a={told}", Host=host)[1], "set-cookie") == [f"a={told}"]
+    plain = start_gateway(BOXES)
+    assert values(call(plain, f"/?Location={told}", Host=host)[1], "location") == [told]
