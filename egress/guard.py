@@ -17,14 +17,12 @@ from socket import SOCK_STREAM
 
 from egress.dns.interceptor import Interceptor
 from egress.dns.service import Service
-from egress.effect import NAMELESS, decider, digest, effective
+from egress.effect import NAMELESS, allows, decider, digest, still_allows
 from egress.firewall import FirewallError
-from egress.firewall.leases import SLACK, Leases, Teaching
-from egress.firewall.tables import RELAYED
+from egress.firewall.leases import Leases
+from egress.learned import Learned, by_class
 from egress.netns import Exemption, secret
 from egress.state import Accepted
-from policies.model import Action
-from policies.ports import NOTHING
 from policies.values import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -35,14 +33,13 @@ if TYPE_CHECKING:
     from egress.dns.interceptor import Denial
     from egress.firewall.conntrack import Flow
     from egress.firewall.guardhouse import Firewall
-    from egress.firewall.leases import Grant
     from egress.firewall.ruleset import RulesetSpec
+    from egress.learned import Taught
     from egress.loop import Loop
     from egress.placement import Placement
     from egress.sni.verdict import Verdict
     from egress.state import Handover
     from policies.matcher import CompiledPolicy
-    from policies.ports import PortSet
 
 HEAD_START = 0.01  # seconds that the first questions have before open flows are looked at
 SWEEP = 5.0  # seconds between looks at which leases are in use
@@ -81,8 +78,8 @@ class Guard:
         self._budget = budget
         self._compiled: CompiledPolicy | None = None
         self._document = b""
-        self._leases = Leases(names_per_address=NAMES_TO_SPEAK_TO) if any(placement.relay_ports) else Leases()
-        self._classes: dict[PortSet, int] = {}
+        leases = Leases(names_per_address=NAMES_TO_SPEAK_TO) if any(placement.relay_ports) else Leases()
+        self._learned = Learned(leases, firewall, handover, self._taught, report)
         self._spec: RulesetSpec | None = None
         self._loading = False
         self._waiting: list[Callable[[], None]] = []
@@ -94,7 +91,12 @@ class Guard:
         self.changed: Callable[[], None] = lambda: None  # called when another policy holds
         self.service: Service | None = None
         self.repairs = 0
-        self.updates = 0  # rulesets and batches of addresses that the kernel has taken from us
+        self._rulesets = 0  # that the kernel has taken
+
+    @property
+    def updates(self) -> int:
+        """How many rulesets and batches of addresses the kernel has taken from us."""
+        return self._rulesets + self._learned.batches
 
     @property
     def rules(self) -> int:
@@ -111,16 +113,8 @@ class Guard:
         now = self.loop.now()
         accepted = self._handover.policy()
         same = accepted is not None and accepted.document == document
-        classes = compiled.port_classes()
-        for packed, teaching in self._handover.leases():
-            if teaching.name.startswith(NAMELESS):
-                index = int(teaching.name[len(NAMELESS) :])
-                if not same or index >= len(classes):
-                    continue
-                teaching = teaching._replace(ports=classes[index])
-            if teaching.until > now:
-                self._leases.restore(packed, teaching)
-        if not len(self._leases):
+        self._learned.inherit(compiled.port_classes(), now, same=same)
+        if not len(self._learned.leases):
             self._adopt(compiled, now)
         if self._resume(compiled, document):
             self._begin(done)
@@ -135,9 +129,9 @@ class Guard:
         mark, priority, stamp_mark, stamp_priority, flow_mark = accepted.secrets
         fresh = self.exemption
         self.exemption = Exemption(mark, priority)
-        leases = self._leases.rebase(decider(compiled, same=True), self.loop.now())
-        spec, classes = self._specify(compiled, leases)
-        spec = spec._replace(stamp=Exemption(stamp_mark, stamp_priority), flow_mark=flow_mark)
+        leases = self._learned.leases.rebase(decider(compiled, same=True), self.loop.now())
+        stamp = Exemption(stamp_mark, stamp_priority)
+        spec = self._specify(compiled, leases)._replace(stamp=stamp, flow_mark=flow_mark)
         try:
             if not self.firewall.resume(spec):
                 self.exemption = fresh
@@ -146,9 +140,7 @@ class Guard:
             self.exemption = fresh
             return False
         self.generation = accepted.generation
-        self._spec, self._leases, self._classes = spec, leases, classes
-        self._compiled, self._document = compiled, document
-        self._swap(compiled)
+        self._swap(compiled, document, spec, leases)
         return True
 
     def _begin(self, done: Callable[[BaseException | None], None]) -> None:
@@ -171,12 +163,8 @@ class Guard:
         try:
             standing = self.firewall.standing()
             self._earlier = standing is not None and standing.mode != "lockdown" and self._handover.policy() is None
-            if standing is None or standing.digest != digest(compiled):
-                return
-            for index, ports in enumerate(compiled.port_classes()):
-                for packed, left in self.firewall.learned(index):
-                    until = now + left / 1000 - SLACK
-                    self._leases.restore(packed, Teaching(f"{NAMELESS}{index}", (), ports, until, now))
+            if standing is not None and standing.digest == digest(compiled):
+                self._learned.read_back(compiled.port_classes(), now)
         except (OSError, FirewallError) as error:
             self._report(f"learned addresses could not be taken over: {error}")
 
@@ -195,14 +183,13 @@ class Guard:
         service = self.service
         if service is not None:
             service.hold()
-        before, old_spec = self._leases, self._spec
+        before, old_spec = self._learned.leases, self._spec
         same = self._compiled is None or digest(self._compiled) == digest(compiled)
-
         decide = decider(compiled, same=same)
 
-        def work() -> tuple[RulesetSpec, Leases, dict[PortSet, int]]:
+        def work() -> tuple[RulesetSpec, Leases]:
             leases = before.rebase(decide, self.loop.now())
-            spec, classes = self._specify(compiled, leases)
+            spec = self._specify(compiled, leases)
             self.firewall.load(spec, sweep=self.loaded)
             if self._earlier:
                 self._earlier = False
@@ -219,17 +206,12 @@ class Guard:
                 self.generation -= 1
                 self._go_back(old_spec, before)
                 raise
-            return spec, leases, classes
+            return spec, leases
 
-        def finished(
-            result: tuple[RulesetSpec, Leases, dict[PortSet, int]] | None, error: BaseException | None
-        ) -> None:
+        def finished(result: tuple[RulesetSpec, Leases] | None, error: BaseException | None) -> None:
             if result is not None:
-                self.updates += 1
-                self._spec, self._leases, self._classes = result
-                self._compiled = compiled
-                self._document = document
-                self._swap(compiled)
+                self._rulesets += 1
+                self._swap(compiled, document, *result)
             self._loading = False
             if self.service is not None and service is not None:
                 service.release()
@@ -248,26 +230,23 @@ class Guard:
         if spec is None:
             self.firewall.lock()
         else:
-            self.firewall.load(spec._replace(learned=self._learned(leases, spec.classes)))
+            self.firewall.load(spec._replace(learned=by_class(leases, spec.classes, self.loop.now())))
             self._remember(self._document, leases, spec)
 
-    def _swap(self, compiled: CompiledPolicy) -> None:
+    def _swap(self, compiled: CompiledPolicy, document: bytes, spec: RulesetSpec, leases: Leases) -> None:
+        self._compiled, self._document, self._spec = compiled, document, spec
+        self._learned.replace(leases, spec.classes)
         interceptor = Interceptor(compiled, self.generation, self._denied, self._budget)
         if self.service is None:
-            write = self._write if self.enforcing else None
-            self.service = Service(self.loop, interceptor, self._leases, write, self._note, self._report)
+            write = self._learned.write if self.enforcing else None
+            self.service = Service(self.loop, interceptor, leases, write, self._learned.note, self._report)
         else:
-            self.service.swap(interceptor, self._leases)
+            self.service.swap(interceptor, leases)
         self.changed()
 
-    def _specify(self, compiled: CompiledPolicy, leases: Leases) -> tuple[RulesetSpec, dict[PortSet, int]]:
+    def _specify(self, compiled: CompiledPolicy, leases: Leases) -> RulesetSpec:
         classes = compiled.port_classes()
-        spec = self.placement.specify(compiled, classes, self._learned(leases, classes), self.exemption)
-        return spec, {ports: index for index, ports in enumerate(classes)}
-
-    def _learned(self, leases: Leases, classes: Sequence[PortSet]) -> dict[int, list[tuple[bytes, int]]]:
-        elements = leases.elements(self.loop.now())
-        return {index: elements[ports] for index, ports in enumerate(classes) if ports in elements}
+        return self.placement.specify(compiled, classes, by_class(leases, classes, self.loop.now()), self.exemption)
 
     def _remember(self, document: bytes, leases: Leases, spec: RulesetSpec) -> None:
         secrets = (*spec.exemption, *spec.stamp, spec.flow_mark)
@@ -288,24 +267,8 @@ class Guard:
         self.placement = place._replace(own=(*place.own[1 - most :], endpoint))
         self.apply(self._compiled, self._document, None, done)
 
-    # -- learning ------------------------------------------------------------------------------------------------
-    def _write(self, grants: Sequence[Grant]) -> None:
-        classes: dict[int, dict[bytes, int]] = {}
-        entries: dict[bytes, int] = {}
-        last = None
-        new = True
-        for packed, ports, seconds, fresh, _ in grants:
-            if ports is not last:  # as a rule the same: to hash it is what the rest comes to
-                last = ports
-                entries = classes.setdefault(self._classes[ports], {})
-            entries[packed] = int(seconds * 1000)
-            new = new and fresh
-        self.firewall.write_learned(classes, new=new)
-        self.updates += 1
-
-    def _note(self, grants: Sequence[Grant]) -> None:
-        """Write learned addresses down where the next worker finds them."""
-        news = [(packed, teaching) for packed, _, _, _, teaching in grants if teaching is not None]
+    def _taught(self, news: Taught) -> None:
+        """Tell of what an answer has opened; what was cut of it needs to be cut no longer."""
         opened = self._opened
         if opened is not None:
             by_name: dict[str, list[bytes]] = {}
@@ -316,53 +279,11 @@ class Guard:
         if self._severed and not self._severed.isdisjoint([packed for packed, _ in news]):
             self._severed -= {packed for packed, _ in news}
             self.loop.run_in_thread(self._lift, lambda *_: None)  # else they end a minute after they were last tried
-        unwritten, self._leases.unwritten = self._leases.unwritten, []
-        self._write_down(news + unwritten)
-
-    def _write_down(self, teachings: Sequence[tuple[bytes, Teaching]]) -> None:
-        if not self._handover.add_leases(teachings):
-            self._handover.store_leases(self._leases)
 
     # -- flows ---------------------------------------------------------------------------------------------------
-    def allows(self, flow: Flow) -> bool:
-        """Whether the policy of now lets this flow, opened in the sandbox, go on."""
-        compiled = self._compiled
-        assert compiled is not None
-        decision = compiled.decide_address(flow.remote, flow.protocol, flow.remote_port)
-        if decision.rule is not None:
-            return decision.action is Action.ALLOW
-        if self._leases.opens(flow.remote, flow.protocol, flow.remote_port):
-            return bool(flow.mark & RELAYED) or not self.placement.relays(flow.protocol, flow.remote_port)
-        # Where everything is open, what names teach is open on their ports only; but not before the kernel knows of it:
-        # this is asked on the helper thread, in the middle of an answer too.
-        return decision.action is Action.ALLOW and not self._leases.holds(flow.remote)
-
-    # -- names of connections (the name guard's) ---------------------------------------------------------------------
-    def judge_name(self, packed: bytes, port: int, name: str) -> Verdict:
-        """Whether a new connection to a learned address may be for this name."""
-        from egress.sni.verdict import Verdict, judge
-
-        if self._compiled is None:
-            return Verdict(False, (), "no policy is loaded")
-        return judge(self._compiled, [taught for _, taught in self._leases.named(packed)], NAMELESS, name, port)
-
-    def still_allows(self, packed: bytes, port: int, name: str, chain: tuple[str, ...]) -> bool:
-        """Whether the policy of now lets a connection that was let through go on; the end of a lease ends none."""
-        compiled = self._compiled
-        if compiled is None:
-            return False
-        decision = compiled.decide_address(packed, "tcp", port)
-        if decision.rule is not None:
-            return decision.action is Action.ALLOW
-        ports = effective(compiled, packed, Teaching(name, chain, NOTHING, 0.0, 0.0))
-        return ports is not None and ports.contains("tcp", port)
-
-    def spare(self, family: int) -> socket.socket:
-        """A TCP socket for the relay, which reaches what names have opened and nothing else. Raises OSError."""
-        relay = self._spec.relay if self._spec is not None else None
-        if relay is None:
-            raise OSError(errno.ENOTCONN, "no ruleset is loaded")
-        return self.firewall.namespace.exempted(family, SOCK_STREAM, relay.exemption)
+    def _allows(self, flow: Flow) -> bool:
+        assert self._compiled is not None
+        return allows(self._compiled, self._learned.leases, self.placement, flow)
 
     def _cut(self, done: Callable[[BaseException | None], None]) -> None:
         if not self.enforcing:
@@ -370,7 +291,7 @@ class Guard:
             return
 
         def work() -> set[bytes]:
-            self.firewall.cut([flow for flow in self.firewall.flows() if flow.outgoing and not self.allows(flow)])
+            self.firewall.cut([flow for flow in self.firewall.flows() if flow.outgoing and not self._allows(flow)])
             return self._lift()
 
         def finished(held: set[bytes] | None, error: BaseException | None) -> None:
@@ -384,9 +305,33 @@ class Guard:
     def _lift(self) -> set[bytes]:
         """Hold what is allowed again cut no longer; the far ends that go on being held. For the helper thread."""
         severed = self.firewall.severed()
-        again = [flow for flow in severed if self.allows(flow)]
+        again = [flow for flow in severed if self._allows(flow)]
         self.firewall.lift(again)
         return {flow.remote for flow in severed} - {flow.remote for flow in again}
+
+    # -- names (for the name guard) ------------------------------------------------------------------------------
+    def judge_name(self, packed: bytes, port: int, name: str) -> Verdict:
+        """Whether a new connection to a learned address may be for this name."""
+        from egress.sni.verdict import Verdict, judge
+
+        if self._compiled is None:
+            return Verdict(False, (), "no policy is loaded")
+        return judge(self._compiled, [taught for _, taught in self._learned.leases.named(packed)], NAMELESS, name, port)
+
+    def still_allows(self, packed: bytes, port: int, name: str, chain: tuple[str, ...]) -> bool:
+        """Whether the policy of now lets a connection that was let through go on."""
+        return self._compiled is not None and still_allows(self._compiled, packed, port, name, chain)
+
+    def names_of(self, packed: bytes) -> tuple[str, ...]:
+        """The names whose answers led to this address."""
+        return self._learned.names_of(packed)
+
+    def spare(self, family: int) -> socket.socket:
+        """A TCP socket for the relay, which reaches what names have opened and nothing else. Raises OSError."""
+        relay = self._spec.relay if self._spec is not None else None
+        if relay is None:
+            raise OSError(errno.ENOTCONN, "no ruleset is loaded")
+        return self.firewall.namespace.exempted(family, SOCK_STREAM, relay.exemption)
 
     # -- time ----------------------------------------------------------------------------------------------------
     def watch(self) -> None:
@@ -417,27 +362,21 @@ class Guard:
             self._renew(stood_still)
 
     def _renew(self, stood_still: float) -> None:
-        if not len(self._leases):
+        if not len(self._learned.leases):
             self._next()
             return
-        now = self.loop.now()
         if stood_still > STALL:
-            self._grant(self._leases.shift(stood_still, now), now)
+            self._learned.shift(stood_still, self.loop.now())
 
         def finished(active: set[bytes] | None, _: BaseException | None) -> None:
-            now = self.loop.now()
-            leases = self._leases
             try:
                 if active is not None:
-                    leases.used(active, now)
-                    self._grant(leases.renewals(now), now)
-                    leases.expire(now)
+                    self._learned.used(active, self.loop.now())
             finally:  # whatever happens: else no policy would ever be taken again
                 self._loading = False
                 self._next()
 
         self._loading = True  # a change of the policy waits
-
         self.loop.run_in_thread(self.firewall.active, finished)
 
     def _next(self) -> None:
@@ -453,17 +392,6 @@ class Guard:
             self._handover.store_policy(Accepted(self._document, self.generation))  # its secrets are out of date
             self.loop.run_in_thread(self.firewall.restamp, lambda _, error: self._reloaded(error))
 
-    def _grant(self, grants: list[Grant], now: float) -> None:
-        if not grants:
-            return
-        try:
-            self._write(grants)
-        except Exception as error:  # noqa: BLE001 - the old elements stand until their time; the next sweep tries again
-            self._report(f"leases could not be renewed: {error}")
-            return
-        self._leases.granted(grants, now)
-        self._write_down([packed_name for grant in grants for packed_name in self._leases.named(grant.packed)])
-
     def _look(self) -> None:
         if self._closed:
             return
@@ -477,7 +405,3 @@ class Guard:
     def _reloaded(self, error: BaseException | None) -> None:
         if error is not None:
             self._report(f"the ruleset could not be loaded again: {error}")
-
-    def names_of(self, packed: bytes) -> tuple[str, ...]:
-        """The names whose answers led to this address."""
-        return tuple(name for name in self._leases.names_of(packed) if not name.startswith(NAMELESS))
