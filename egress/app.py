@@ -14,50 +14,42 @@ from __future__ import annotations
 import gc
 import sys
 
-from egress import events as _events
 from egress.config import ConfigError
 from egress.control.files import FileError, PolicyFile
 from egress.control.rulefiles import RuleFiles
 from egress.control.sources import read_variables, starting_policy
 from egress.control.store import PolicyStore
 from egress.dns.budget import Budget
-from egress.dns.interceptor import printable
 from egress.dns.listener import TcpListener
 from egress.dns.upstream import Ports, Server, Upstream
+from egress.events import identity
 from egress.firewall import FirewallError
 from egress.firewall.xdp import Places, take
 from egress.guard import Guard
 from egress.log import Log
 from egress.loop import Loop
-from egress.metrics import Counters, Machine, prometheus, snapshot
 from egress.placement import Placement
 from egress.privileges import give_up, take_up
 from egress.state import Handover
 from egress.supervisor import dns_ports, family_ports
+from egress.telemetry import Telemetry
 from policies.matcher import compile_policy
 from policies.model import PolicyError
 from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from egress.config import Config
     from egress.control.api import Api
     from egress.control.files import Stamp
     from egress.control.rulefiles import AlwaysRules
     from egress.control.server import Server as ApiServer
     from egress.control.sources import Always, Variables
-    from egress.dns.interceptor import Denial
-    from egress.exporter import Exporter
     from egress.firewall.guardhouse import Firewall
     from egress.firewall.neighbours import Redirect
     from egress.firewall.nflog import Denied
-    from egress.metrics import Metric
     from egress.own import Own
     from egress.privileges import Held
-    from egress.sni.desk import Refusal
     from egress.supervisor import Sockets
-    from egress.webhook import Webhook
 
 LISTEN = 128  # connections that may wait to be accepted
 HEAD_START = 0.01  # seconds that the first questions have before everything else that a start has to do
@@ -120,7 +112,7 @@ def work(plan: Plan) -> int:
 
 def relay(plan: Plan) -> int:
     """Be the name guard's relay until stopped: with nothing of the sidecar's but the two listeners and the channel."""
-    names, log = plan.sockets.names, Log(1, plan.config.log_level, _events.identity(plan.config))
+    names, log = plan.sockets.names, Log(1, plan.config.log_level, identity(plan.config))
     assert names is not None
     give_up()
     plan.firewall.close()
@@ -144,9 +136,10 @@ class Worker:
         config = plan.config
         self.config = config
         self.plan = plan
-        self.log = Log(1, config.log_level, _events.identity(config))
+        self.log = Log(1, config.log_level, identity(config))
         self.loop = Loop(lambda error: self.log.error("unexpected", error=f"{type(error).__name__}: {error}"))
-        self.events = _events.Events(self.log, self.loop)
+        self.telemetry = Telemetry(config, self.log, self.loop, lambda: (self.guard.rules, self.guard.updates))
+        self.events = self.telemetry.events
         self.firewall = plan.firewall
         self.firewall.reopen()
         self.guard = Guard(
@@ -154,9 +147,9 @@ class Worker:
             self.firewall,
             placement(config, plan.sockets),
             plan.handover,
-            self._denied_name,
+            self.telemetry.denied_name,
             self.log.warn,
-            self._opened if self.log.enabled("info") else None,
+            self.telemetry.opened if self.log.enabled("info") else None,
             Budget(config.name_budget, config.search) if config.name_budget.octets else None,
         )
         self.store = PolicyStore(self.loop, self.guard, plan.file)
@@ -167,12 +160,7 @@ class Worker:
         self._looking = False  # the policy file is looked at again
         self._mended: list[Stamp | None] = []  # what stood in its place then, where that was another one
         self._rules_used = self.rule_files.rules  # the rule files' content that it is loaded with
-        self._webhook: Webhook | None = None
         self._own: Own | None = None
-        self._exporter: Exporter | None = None
-        self._counters = Counters()
-        self._machine = Machine(_text)
-        self._metrics: tuple[float, bytes] = (float("-inf"), b"")
 
     def run(self) -> int:
         self.rule_files.load()
@@ -265,29 +253,26 @@ class Worker:
         """The ruleset stands: answer."""
         service = self.guard.service
         assert service is not None
-        firewall, exemption, config = self.firewall, self.guard.exemption, self.config
+        firewall, exemption, config, telemetry = self.firewall, self.guard.exemption, self.config, self.telemetry
         ports = Ports(
             lambda server: firewall.udp(server.packed, server.port, exemption),
             lambda server: firewall.tcp(server.packed, server.port, exemption),
         )
         servers = tuple(Server(upstream.address, upstream.port) for upstream in config.upstreams)
         service.upstream = Upstream(self.loop, servers, ports, config.upstream_timeout, service.round)
-        service.observe = self._counters.durations.note
-        service.resolved = self._opened if self.log.enabled("info") else None
-        service.unresolved = lambda name, note: self.events.allowed_name(name, (), note)
+        service.observe = telemetry.counters.durations.note
+        service.resolved = telemetry.opened if self.log.enabled("info") else None
+        service.unresolved = telemetry.unresolved
         if config.deny_webhook is not None or config.otlp is not None:
             from egress.own import Own
 
             self._own = Own(self.loop, self.guard, firewall, servers, ports, config.upstream_timeout)
-        if config.deny_webhook is not None and self._own is not None:
-            from egress.webhook import Webhook
-
-            dial = self._own.connect
-            self._webhook = Webhook(config.deny_webhook, config.sandbox_id, dial, self.loop, self.log.warn)
+            telemetry.call(self._own.connect)
         if self.plan.sockets.names is not None:
             from egress.sni.desk import Desk
 
-            desk = Desk(self.loop, self.plan.sockets.names.worker, self.guard, self._denied_connection, self.log.warn)
+            channel = self.plan.sockets.names.worker
+            desk = Desk(self.loop, channel, self.guard, telemetry.denied_connection, self.log.warn)
             self.guard.changed = desk.recheck
         for sock in self.plan.sockets.udp:
             service.listen(sock)
@@ -316,15 +301,8 @@ class Worker:
             self.firewall.newcomers = self._hold_newcomers
         self.firewall.watch_denied(self.loop, self._denied_packet)
         self.loop.call_later(self.config.probe_interval, self._probe)
-        if self.config.otlp is not None and self._own is not None:
-            from egress.exporter import Exporter
-
-            config, dial = self.config, self._own.connect
-            attributes = [(key, str(value)) for key, value in _events.identity(config).items()]
-            self._exporter = Exporter(
-                self.config.otlp, config.otlp_interval, attributes, self._measure, dial, self.loop, self.log.warn
-            )
-            self._exporter.start()
+        if self._own is not None:
+            self.telemetry.export(self._own.connect)
 
     def _told_of_neighbours(self, found: tuple[Redirect, ...] | None, error: BaseException | None) -> None:
         for redirect in found or ():
@@ -369,7 +347,9 @@ class Worker:
                 self.log.error("the control API cannot be loaded", error=str(error))
                 return
             config = self.config
-            api = result[0](self.loop, self.store, config.token, config.max_rules, self.events, self._prometheus)
+            api = result[0](
+                self.loop, self.store, config.token, config.max_rules, self.events, self.telemetry.prometheus
+            )
             server = result[1](self.loop, api)
             if self.plan.sockets.unix is not None:
                 server.listen(self.plan.sockets.unix)
@@ -391,57 +371,8 @@ class Worker:
         if service is not None and service.upstream is not None:
             service.upstream.probe(self.config.probe_name)
 
-    # -- what is told --------------------------------------------------------------------------------------------
-    def _denied_name(self, denial: Denial) -> None:
-        if denial.expansion:
-            self._counters.expansions += 1
-            self.log.debug("search-list expansion denied", **{"target.host": denial.name})
-            return
-        self._counters.denied += 1
-        if denial.budget:
-            self._counters.over_budget += 1
-            if not self.events.over_budget(denial.name, denial.budget, denial.reason, denial.rule):
-                return  # a tunnel has thousands: the webhook, too, hears of it once in a while
-            if self._webhook is not None:
-                self._webhook.denied(denial.name)
-            return
-        self.events.denied_name(denial.name, denial.reason, denial.rule)
-        if self._webhook is not None:
-            self._webhook.denied(denial.name)
-
-    def _denied_connection(self, refusal: Refusal) -> None:
-        self._counters.connections += refusal.times
-        address = printable(refusal.packed) if refusal.packed else "the name guard"
-        self.events.denied_connection(address, refusal.port, refusal.name, refusal.reason, refusal.rule)
-        if self._webhook is not None:
-            self._webhook.denied(refusal.name or address)
-
-    def _measure(self) -> tuple[Metric, ...]:
-        undelivered = 0 if self._exporter is None else self._exporter.failed
-        if self._webhook is not None:
-            self._counters.untold = self._webhook.dropped
-        return snapshot(self._counters, self._machine, self.guard.rules, self.guard.updates, undelivered)
-
-    def _prometheus(self) -> bytes:
-        """What /metrics shows; made once a second at most, since anybody may ask."""
-        now = self.loop.now()
-        if now - self._metrics[0] >= 1.0:
-            self._metrics = (now, prometheus(self._measure()))
-        return self._metrics[1]
-
-    def _opened(self, name: str, addresses: Sequence[bytes]) -> None:
-        if self.events.wants_allowed(name):
-            self.events.allowed_name(name, [printable(packed) for packed in addresses])
-
     def _denied_packet(self, denied: Denied) -> None:
-        names = self.guard.names_of(denied.destination)
-        host = names[0] if names else ""
-        self.events.denied_packet(printable(denied.destination), denied.protocol, denied.port, host)
-
-
-def _text(path: str) -> str:
-    with open(path) as file:
-        return file.read()
+        self.telemetry.denied_packet(denied, self.guard.names_of(denied.destination))
 
 
 def placement(config: Config, sockets: Sockets) -> Placement:
