@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Self
 
-_START_SECONDS = 30.0
+_START_SECONDS = 90.0
 
 
 class Dockerd:
@@ -90,7 +90,7 @@ class Dockerd:
         if self._process is not None:
             self._process.send_signal(signal.SIGTERM)
             try:
-                self._process.wait(30)
+                self._process.wait(60)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
@@ -118,7 +118,7 @@ class Dockerd:
     def environment(self) -> dict[str, str]:
         return {**os.environ, "PATH": search_path(), "DOCKER_HOST": self.host}
 
-    def docker(self, *arguments: str, data: bytes = b"", check: bool = True, timeout: float = 60.0) -> str:
+    def docker(self, *arguments: str, data: bytes = b"", check: bool = True, timeout: float = 180.0) -> str:
         """The docker command, at this daemon; what it prints. Raises LabError with its words."""
         done = subprocess.run(
             ["docker", *arguments],

@@ -36,7 +36,7 @@ def lacking() -> str:
     return f"not installed: {', '.join(missing)} (tools/test-docker installs them)" if missing else ""
 
 
-def until(true: Callable[[], Any], within: float = 20.0, what: Callable[[], object] = str) -> Any:
+def until(true: Callable[[], Any], within: float = 60.0, what: Callable[[], object] = str) -> Any:
     """Wait for something to become true and return it."""
     end = time.monotonic() + within
     while not (found := true()):
@@ -60,7 +60,7 @@ class Daemon(Dockerd):
     def environment(self) -> dict[str, str]:
         return super().environment() | {"PYTHONPATH": str(CHECKOUT)}
 
-    def egress(self, *arguments: str, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
+    def egress(self, *arguments: str, timeout: float = 150.0) -> subprocess.CompletedProcess[str]:
         """Run `egress` on the daemon's host to its end."""
         return subprocess.run(
             self.inside([sys.executable, "-m", "egress", *arguments]),

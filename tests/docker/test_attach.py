@@ -67,7 +67,7 @@ def box(host: Daemon) -> str:
 
 
 def fetch(host: Daemon, url: str) -> str:
-    return host.docker("exec", "box", "/bin/sh", "-c", f"curl -sS -m 5 {url} 2>&1 || true")
+    return host.docker("exec", "box", "/bin/sh", "-c", f"curl -sS -m 30 {url} 2>&1 || true")
 
 
 def test_what_was_open_before_counts_as_new(host: Daemon, box: str, policy: str) -> None:
@@ -81,7 +81,7 @@ def test_what_was_open_before_counts_as_new(host: Daemon, box: str, policy: str)
         until(lambda: "cut" in host.docker("logs", "--tail=1", box))
         assert attached.said("denied name other.example.com")
         host.docker("rm", "-f", box)
-        assert attached.process.wait(20) == 0
+        assert attached.process.wait(60) == 0
         assert attached.said("box has ended")
     finally:
         attached.process.kill()
@@ -102,7 +102,7 @@ def test_killed_it_leaves_the_rules(host: Daemon, box: str, policy: str) -> None
     assert "Hello from" in fetch(host, API)
     assert "connect" in fetch(host, "http://198.51.100.20/")
     again.process.terminate()
-    assert again.process.wait(20) == 0
+    assert again.process.wait(60) == 0
     assert again.said("leaving; the rules stand")
 
 

@@ -116,5 +116,5 @@ def test_the_webhook_runs_as_its_manifest_has_it(host: Daemon, tmp_path: Path) -
         lambda: not subprocess.run(host.inside(["curl", "-ksSf", "-m", "2", url]), capture_output=True).returncode,
         what=lambda: host.docker("logs", "hook"),
     )
-    host.docker("stop", "-t", "30", "hook", timeout=90)
+    host.docker("stop", "-t", "30", "hook", timeout=120)
     assert host.inspect("hook")["State"]["ExitCode"] == 0

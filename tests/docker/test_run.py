@@ -33,9 +33,9 @@ def test_the_policy_holds_and_the_exit_code_is_the_containers(host: Daemon) -> N
     script = """
     echo "as $VARIABLE on $(hostname)"
     cd /tmp
-    curl -sS -m 5 http://api.example.com/ 2>&1
-    curl -sS -m 5 http://other.example.com/ 2>&1
-    curl -sS -m 5 http://198.51.100.20/ 2>&1
+    curl -sS -m 30 http://api.example.com/ 2>&1
+    curl -sS -m 30 http://other.example.com/ 2>&1
+    curl -sS -m 30 http://198.51.100.20/ 2>&1
     grep CapBnd /proc/self/status
     exit 7
     """
@@ -62,7 +62,7 @@ def test_a_published_port_leads_to_the_container_and_a_signal_ends_it(host: Daem
         until(lambda: answers(host))
         assert host.inspect("box-egress")["Config"]["Labels"]["sallyport.sidecar"] == "run"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 9
+        assert process.wait(60) == 9
     finally:
         process.kill()
         process.wait()
@@ -113,7 +113,7 @@ def test_a_network_of_ones_own(host: Daemon) -> None:
         assert "--upstream 192.0.2.53" in refused.stderr
         done = host.egress(
             *OPTIONS, *ALLOW, "--network=mine", "--upstream=203.0.113.53", USR, "--", IMAGE,
-            "/usr/bin/curl", "-sS", "-m", "5", "http://api.example.com/",
+            "/usr/bin/curl", "-sS", "-m", "30", "http://api.example.com/",
         )  # fmt: skip
         assert "Hello from web" in done.stdout, done.stderr
     finally:

@@ -68,7 +68,7 @@ def test_containers_that_end_at_once_leave_nothing(watching: Watching) -> None:
         for number in range(6)
     ]  # fmt: skip
     for start in starts:
-        assert start.wait(100) == 0
+        assert start.wait(200) == 0
     watching.eventually(lambda: not watching.ports() and watching.descriptors() <= least)
     assert [entry for entry in watching.entries() if entry["level"] == "error"] == []
 
@@ -268,7 +268,7 @@ def test_many_at_once(watching: Watching) -> None:
         for name in names
     ]  # fmt: skip
     for start in starts:
-        assert start.wait(120) == 0
+        assert start.wait(200) == 0
     for name in names:
         watching.guarded(name)
     assert len(watching.ports()) == count

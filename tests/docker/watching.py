@@ -93,7 +93,7 @@ class Watching:
         """SIGTERM; its exit code."""
         assert self._process is not None
         self._process.terminate()
-        return self._process.wait(20)
+        return self._process.wait(60)
 
     @contextlib.contextmanager
     def held(self) -> Any:
@@ -138,9 +138,9 @@ class Watching:
 
     def fetch(self, name: str, url: str, *options: str) -> str:
         """What curl says in a container: the site's words, else the fault."""
-        command = ("curl", "-sS", "-m", "15", *options, url)
+        command = ("curl", "-sS", "-m", "30", *options, url)
         done = subprocess.run(
-            ["docker", "exec", name, *command], capture_output=True, text=True, env=self.host.environment(), timeout=60
+            ["docker", "exec", name, *command], capture_output=True, text=True, env=self.host.environment(), timeout=150
         )
         return done.stdout or done.stderr
 

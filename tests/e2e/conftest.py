@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """What they need takes a while to install: deselected, not skipped, unless somebody asks for them."""
     ours = [item for item in items if item.path.is_relative_to(_HERE)]
     for item in ours:
-        item.add_marker(pytest.mark.timeout(600))
+        item.add_marker(pytest.mark.timeout(1200))
     if any(Path(argument.partition("::")[0]).resolve().is_relative_to(_HERE) for argument in config.args):
         return
     config.hook.pytest_deselected(items=ours)
@@ -62,7 +62,7 @@ def _text(path: Path) -> str:
 def servers(daemon: Daemon, egress_image: str) -> Iterator[dict[str, Server]]:
     """The server with our image, in each of its modes; both start at once."""
     started = {
-        mode: Server(daemon, port=port, egress=egress_image, execd=SANDBOX, mode=mode, patience=20)
+        mode: Server(daemon, port=port, egress=egress_image, execd=SANDBOX, mode=mode, patience=45)
         for port, mode in ((8180, "dns+nft"), (8181, "dns"))
     }
     with started["dns+nft"], started["dns"]:
@@ -84,7 +84,7 @@ def sdk(server: Server) -> Iterator[Sdk]:
 @pytest.fixture
 def unhurried(daemon: Daemon) -> Iterator[Sdk]:
     """The SDK of a server whose sidecars' health is checked an hour after their start."""
-    with Server(daemon, port=8182, egress=UNHURRIED, execd=SANDBOX, patience=20) as server, Sdk(server) as running:
+    with Server(daemon, port=8182, egress=UNHURRIED, execd=SANDBOX, patience=45) as server, Sdk(server) as running:
         yield running
 
 
@@ -104,4 +104,4 @@ def gateway(daemon: Daemon) -> Iterator[str]:
         )  # fmt: skip
     yield "127.0.0.1:28888"
     process.terminate()
-    assert process.wait(20) == 0, log.read_text()
+    assert process.wait(60) == 0, log.read_text()

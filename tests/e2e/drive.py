@@ -19,11 +19,19 @@ Sandbox = importlib.import_module("opensandbox.sync.sandbox").SandboxSync
 Config = importlib.import_module("opensandbox.config.connection_sync").ConnectionConfigSync
 models = importlib.import_module("opensandbox.models.sandboxes")
 boxes: dict[str, Any] = {}
+PATIENCE = timedelta(minutes=2)  # the SDK's own half a minute is short on a busy machine
 
 
 def config(proxied: bool) -> Any:
     _, domain, key = sys.argv
-    return Config(domain=domain, api_key=key, protocol="http", use_server_proxy=proxied, disable_metrics=True)
+    return Config(
+        domain=domain,
+        api_key=key,
+        protocol="http",
+        use_server_proxy=proxied,
+        disable_metrics=True,
+        request_timeout=PATIENCE,
+    )
 
 
 def rules(told: list[dict[str, str]]) -> list[Any]:
@@ -37,7 +45,9 @@ def create(box: str, image: str, policy: Any = None, proxied: bool = False, **mo
         )
     if more.pop("vault", False):
         more["credential_proxy"] = models.CredentialProxyConfig(enabled=True)
-    boxes[box] = Sandbox.create(image, timeout=timedelta(minutes=10), connection_config=config(proxied), **more)
+    boxes[box] = Sandbox.create(
+        image, timeout=timedelta(minutes=10), ready_timeout=PATIENCE, connection_config=config(proxied), **more
+    )
     return {"id": boxes[box].id}
 
 
@@ -81,7 +91,7 @@ def pause(box: str) -> None:
 
 
 def resume(box: str) -> None:
-    boxes[box] = Sandbox.resume(boxes[box].id, connection_config=config(proxied=False))
+    boxes[box] = Sandbox.resume(boxes[box].id, resume_timeout=PATIENCE, connection_config=config(proxied=False))
 
 
 def kill(box: str) -> None:

@@ -24,6 +24,6 @@ def build_beside(egress: str) -> None:
             env={**os.environ, "DOCKER_BUILDKIT": "0"},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=400,
         )
         assert done.returncode == 0, done.stdout + done.stderr

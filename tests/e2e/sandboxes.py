@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 WEB, OTHER = "198.51.100.10", "198.51.100.20"
 GREETING = f"Hello from web at {WEB}"
-WITHIN = 20.0
+WITHIN = 60.0
 _WORKER = """
 import os
 def parent(pid):

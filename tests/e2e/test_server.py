@@ -27,7 +27,7 @@ def create(sdk: Sdk, daemon: Daemon, name: str, policy: Any = None, **more: Any)
 @pytest.fixture(scope="module", autouse=True)
 def zone(internet: Internet, daemon: Daemon) -> None:
     for name in ("api", "other", "third"):
-        internet.dns.a(f"{name}.example.com", WEB if name == "api" else OTHER)
+        internet.dns.a(f"{name}.example.com", WEB if name == "api" else OTHER, ttl=600)
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +162,7 @@ def test_the_worker_is_killed_and_everything_is_as_before(box: Box, internet: In
         told = box.daemon.inspect(box.sidecar)["State"]
         assert (told["Running"], told["StartedAt"]) == (True, started), "the container is the same"
     finally:
-        internet.dns.a("api.example.com", WEB)
+        internet.dns.a("api.example.com", WEB, ttl=600)
         box.sdk.call("delete", "box", targets=["third.example.com"])
 
 
@@ -204,7 +204,7 @@ def test_a_deleted_sandbox_takes_everything_with_it(sdk: Sdk, daemon: Daemon) ->
     assert brought["containers"] == {gone.container, gone.sidecar}
     assert len(brought["volumes"]) == 1, "the server's own; it would leave one of ours behind"
     sdk.call("kill", "gone")
-    assert daemon.things() == before
+    until(lambda: daemon.things() == before)
 
 
 def test_a_policy_that_cannot_be_read_creates_nothing(sdk: Sdk, daemon: Daemon) -> None:
@@ -212,7 +212,7 @@ def test_a_policy_that_cannot_be_read_creates_nothing(sdk: Sdk, daemon: Daemon) 
     faulty = {"defaultAction": "deny", "egress": [{"action": "allow", "target": "*.*.example.com"}]}
     answer = sdk.ask("create", "faulty", image=SANDBOX, policy=faulty)
     assert answer.fault, "the sidecar refuses, so the server does"
-    assert daemon.things() == before
+    until(lambda: daemon.things() == before)
 
 
 def test_in_mode_dns_names_are_guarded_and_packets_are_not(daemon: Daemon, servers: dict[str, Server]) -> None:

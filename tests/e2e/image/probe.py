@@ -10,7 +10,7 @@ try:
     if what == "name":
         print(*sorted({found[4][0] for found in socket.getaddrinfo(target, 80, socket.AF_INET)}))
     else:
-        connection = http.client.HTTPConnection(target, 80, timeout=5)
+        connection = http.client.HTTPConnection(target, 80, timeout=20)
         connection.request("GET", "/")
         print(connection.getresponse().read().decode().strip())
 except socket.gaierror as error:
