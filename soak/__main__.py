@@ -11,7 +11,10 @@ import time
 
 from lab import Internet, Lab
 from lab.lacking import lacking
+from lab.tls import TlsSites
+from soak.kinds import KINDS
 from soak.play import Difference, Play
+from soak.world import EVERYWHERE
 
 LIFE = 250
 """Steps of one life."""
@@ -24,6 +27,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--minutes", type=float, default=5.0, help="how long")
     parser.add_argument("--seed", type=int, default=0, help="of the first life; the n-th has the n-th after it; 0: any")
     parser.add_argument("--steps", type=int, default=0, help="one life of so many steps, whatever time it takes")
+    parser.add_argument("--kind", choices=KINDS, default="", help="of every life, else it is left to the seed")
     options = parser.parse_args(arguments)
     if lacking():
         print(f"soak: {lacking()}", file=sys.stderr)
@@ -33,7 +37,8 @@ def main(arguments: list[str]) -> int:
     begun = time.monotonic()
     total: collections.Counter[str] = collections.Counter()
     life = 0
-    with Internet() as internet:
+    with Internet() as internet, TlsSites(internet.namespace) as tls:
+        tls.add(*EVERYWHERE)
         while True:
             try:
                 internet.reset()
@@ -54,7 +59,9 @@ def live(
 ) -> collections.Counter[str]:
     """One life; what was counted in it."""
     said = time.monotonic()
-    with Play(lab, random.Random(seed)) as play:
+    chance = random.Random(seed)
+    kind = options.kind or chance.choices(list(KINDS), [kind.weight for kind in KINDS.values()])[0]
+    with Play(lab, chance, kind) as play:
         try:
             for _ in range(options.steps or LIFE):
                 play.step()
@@ -65,7 +72,8 @@ def live(
                 if not options.steps and now - begun > options.minutes * 60:
                     break
         except Difference as difference:
-            raise Difference(f"at step {play.number} of seed {seed}: {difference}") from None
+            raise Difference(f"at step {play.number} of seed {seed}, {kind}: {difference}") from None
+        play.counts[f"steps with {kind}"] = play.counts["steps"]
         return play.counts
 
 

@@ -14,7 +14,7 @@ STREAM = 19
 """The port of peers that keep sending, whatever comes back; for a minute."""
 _STREAMS = 40.0  # seconds for which one is held
 ECHO_TCP = (22, 25, 853, 5000, 8000)
-_PATIENCE = 10.0  # seconds in which an answer must come, on a busy machine
+PATIENCE = 10.0  # seconds in which an answer must come, on a busy machine
 _SILENCE = 0.15  # seconds in which nothing may come from a peer that has been cut off
 
 
@@ -23,6 +23,7 @@ class Flow:
 
     def __init__(self, lab: Lab, probe: Probe) -> None:
         self.probe = probe
+        self.chain: tuple[str, ...] = ()
         self._count = 0
         self._born = time.monotonic()
         self.ended = ""
@@ -30,9 +31,10 @@ class Flow:
         family = socket.AF_INET6 if ":" in probe.address else socket.AF_INET
         kind = socket.SOCK_STREAM if probe.protocol == "tcp" else socket.SOCK_DGRAM
         self._sock = lab.sandbox.socket(family, kind)
-        self._sock.settimeout(_PATIENCE)
+        self._sock.settimeout(PATIENCE)
         try:
             self._sock.connect((probe.address, probe.port))
+            self._sock = self.greet(self._sock)
             if not self.goes_on():
                 raise ConnectionRefusedError(str(probe))
         except OSError:
@@ -51,7 +53,15 @@ class Flow:
     def close(self) -> None:
         self._sock.close()
 
-    def goes_on(self, patience: float = _PATIENCE) -> bool:
+    def greet(self, sock: socket.socket) -> socket.socket:
+        """What comes first on a connection."""
+        return sock
+
+    def say(self, word: bytes) -> None:
+        """So that the word comes back."""
+        self._sock.send(word)
+
+    def goes_on(self, patience: float = PATIENCE) -> bool:
         """Something is sent and comes back; a peer that sends by itself is heard, now and not from a buffer."""
         self._count += 1
         word = b"<%d>" % self._count
@@ -61,7 +71,7 @@ class Flow:
                 if self.probe.protocol == "udp":
                     self._sock.send(b"go on")
                 return self._heard(b"\n", patience)
-            self._sock.send(word)
+            self.say(word)
             return self._heard(word, patience)
         except OSError as error:
             self.ended = str(error)
@@ -84,8 +94,8 @@ class Flow:
         self._count += 1
         word = b"<%d>" % self._count
         try:
-            self._sock.send(word)
-            self._sock.settimeout(_PATIENCE)
+            self.say(word)
+            self._sock.settimeout(PATIENCE)
             while data := self._sock.recv(65536):
                 if word in data:
                     return False
@@ -105,7 +115,7 @@ class Flow:
         except BlockingIOError:
             return
         finally:
-            self._sock.settimeout(_PATIENCE)
+            self._sock.settimeout(PATIENCE)
 
     def _heard(self, word: bytes, patience: float) -> bool:
         deadline = time.monotonic() + patience
@@ -131,13 +141,13 @@ class Visitor:
 
     def __init__(self, lab: Lab) -> None:
         self._listener = lab.sandbox.socket(socket.AF_INET, socket.SOCK_STREAM)
-        self._listener.settimeout(_PATIENCE)
+        self._listener.settimeout(PATIENCE)
         self._listener.bind(("0.0.0.0", 8888))
         self._listener.listen()
-        self._outside = lab.dial_in(8888, timeout=_PATIENCE)
+        self._outside = lab.dial_in(8888, timeout=PATIENCE)
         self._inside, _ = self._listener.accept()
         for sock in (self._outside, self._inside):
-            sock.settimeout(_PATIENCE)
+            sock.settimeout(PATIENCE)
         self._count = 0
 
     def __enter__(self) -> Self:

@@ -19,14 +19,16 @@ _EARLY, _LATE = 5.0, 15.0  # seconds by which an end may be missed: this machine
 
 
 class Probe(NamedTuple):
-    """One attempt: protocol "tcp", "udp" or "echo" (port 0)."""
+    """One attempt: protocol "tcp", "udp" or "echo" (port 0), and the name that is said, if one is."""
 
     protocol: str
     address: str
     port: int
+    name: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.protocol} {self.address} {self.port}".removesuffix(" 0")
+        said = "" if self.name is None else f" for {self.name!r}"
+        return f"{self.protocol} {self.address} {self.port}".removesuffix(" 0") + said
 
 
 class Teaching(NamedTuple):
@@ -144,6 +146,11 @@ class Model:
         if sure:  # a name that may be reached on some ports closes the others where everything else is open
             return None if perhaps else False
         return None if maybe else True
+
+    def keeps(self, probe: Probe, chain: tuple[str, ...], now: float) -> bool | None:
+        """Does an open flow outlive a change? `chain` is that of the name it is for, where it is for one."""
+        del chain  # packets have no names
+        return self.passes(probe, now)
 
     def teachings(self, address: str, now: float) -> tuple[list[Teaching], list[Teaching]]:
         """Those that count, and those that may."""

@@ -27,6 +27,8 @@ SPECIAL = (
 )  # fmt: skip
 LIES = ("198.51.100.250", "2001:db8:100::fa")
 """No name has these, and no rule speaks of them alone: what a lying resolver adds."""
+STRANGER = "evil.example.net"
+"""A name that is nowhere, for whoever claims one."""
 NAMES = (
     "example.com", "api.example.com", "web.example.com", "a.web.example.com", "b.web.example.com",
     "x.a.web.example.com", "example.net", "cdn.example.net", "edge.cdn.example.net", "img.example.net",
@@ -43,6 +45,8 @@ ALIASES = {
 }
 SLEEPERS = tuple((f"sleep{number}.example.com", f"198.51.100.{200 + number}") for number in range(12))
 """Names whose addresses nobody uses, to see their leases end."""
+EVERYWHERE = (*ORDINARY, *SPECIAL, *LIES, *(address for _, address in SLEEPERS))
+"""Every address that is spoken to; with the name guard there is TLS on 443."""
 NAME_TARGETS = (
     *NAMES, *(f"*.{name}" for name in NAMES[:15]), "*.com", "*.net", "*.org", "*.test", "*", "*", "*.example.com",
 )  # fmt: skip
@@ -95,6 +99,14 @@ class World:
             for address in kept:
                 holders[address] = holders.get(address, 0) + 1
             self.names[name] = entry._replace(addresses=kept)
+
+    def shared(self) -> dict[str, list[str]]:
+        """Addresses that several names have."""
+        found: dict[str, list[str]] = {}
+        for entry in self.names.values():
+            for address in entry.addresses:
+                found.setdefault(address, []).append(entry.name)
+        return {address: names for address, names in found.items() if len(names) > 1}
 
     def publish(self, dns: DnsServer) -> None:
         """Into the lab's zone."""

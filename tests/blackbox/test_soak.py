@@ -10,15 +10,25 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lab import Sidecar
+from lab.tls import TlsSites
 from soak.model import Probe
 from soak.play import Difference, Play
-from soak.world import LIES
+from soak.world import EVERYWHERE, LIES, family
 from tests.blackbox.place import allow
 
 if TYPE_CHECKING:
-    from lab import Lab
+    from collections.abc import Iterator
+
+    from lab import Internet, Lab
 
 SEED, STEPS = 20, 70
+
+
+@pytest.fixture(scope="module")
+def tls(internet: Internet) -> Iterator[TlsSites]:
+    with TlsSites(internet.namespace) as sites:
+        sites.add(*EVERYWHERE)
+        yield sites
 
 
 @pytest.mark.timeout(300)
@@ -32,6 +42,56 @@ def test_a_life_of_the_sidecar_as_a_plain_reading_of_its_policies_has_it(lab: La
     assert counts["passed"] < counts["attempts"] * 3 / 4
     for what in ("changes", "faults", "flows", "flows cut", "look-ups"):
         assert counts[what] > 3, counts
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("tls")
+def test_a_life_with_the_name_guard(lab: Lab) -> None:
+    with Play(lab, random.Random(SEED), "guard") as play:
+        for _ in range(STEPS // 3):
+            play.step()
+        for _ in range(4):
+            play.share()
+            play.open_talk()
+            play.replace()
+            play.open_flow()
+        counts = play.counts
+    for what in ("shared", "talks", "talks cut", "faults", "flows"):
+        assert counts[what], counts
+
+
+@pytest.mark.timeout(300)
+def test_a_life_in_mode_dns(lab: Lab) -> None:
+    with Play(lab, random.Random(SEED), "dns") as play:
+        for _ in range(STEPS // 3):
+            play.step()
+        for address in EVERYWHERE[:3]:
+            play.attempt(Probe("tcp", address, 853))
+            play.attempt(Probe("tcp", address, 22))
+        counts = play.counts
+    assert 0 < counts["passed"] < counts["attempts"]
+    for what in ("changes", "faults", "flows", "look-ups"):
+        assert counts[what], counts
+
+
+@pytest.mark.usefixtures("tls")
+def test_the_soak_notices_a_name_guard_that_is_not_there(lab: Lab) -> None:
+    """Two names on one address, one of them allowed: what it says of the other's connections depends on the guard."""
+    with Play(lab, random.Random(SEED), "guard") as play:
+        address, (name, other, *_) = next(iter(play.world.shared().items()))
+        one = {"defaultAction": "deny", "egress": [{"action": "allow", "target": name}]}
+        play.change("POST", one, one)
+        play.ask(name, family(address))
+        for port in (80, 443):
+            assert play.attempt(Probe("tcp", address, port, name)) == "connected"
+            assert play.attempt(Probe("tcp", address, port, other)) == "reset"
+        both = {"defaultAction": "deny", "egress": [*one["egress"], {"action": "allow", "target": other}]}
+        play.change("POST", both, both)
+        play.ask(other, family(address))
+        play.model.change(one)  # the sidecar was not told: to it the name passes, as it does without the guard
+        for port in (80, 443):
+            with pytest.raises(Difference, match="is not allowed, and connected"):
+                play.attempt(Probe("tcp", address, port, other))
 
 
 def test_the_soak_notices_a_guard_that_is_not_there(lab: Lab) -> None:
