@@ -26,12 +26,12 @@ from egress.events import identity
 from egress.firewall import FirewallError
 from egress.firewall.xdp import Places, take
 from egress.guard import Guard
+from egress.listeners import dns_ports, family_ports
 from egress.log import Log
 from egress.loop import Loop
 from egress.placement import Placement
 from egress.privileges import give_up, take_up
 from egress.state import Handover
-from egress.supervisor import dns_ports, family_ports
 from egress.telemetry import Telemetry
 from policies.matcher import compile_policy
 from policies.model import PolicyError
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from egress.firewall.guardhouse import Firewall
     from egress.firewall.neighbours import Redirect
     from egress.firewall.nflog import Denied
+    from egress.listeners import Sockets
     from egress.own import Own
     from egress.privileges import Held
-    from egress.supervisor import Sockets
 
 LISTEN = 128  # connections that may wait to be accepted
 HEAD_START = 0.01  # seconds that the first questions have before everything else that a start has to do

@@ -19,11 +19,11 @@ from egress.dns.listener import TcpListener
 from egress.dns.upstream import Ports, Server, Upstream
 from egress.firewall.guardhouse import Firewall
 from egress.guard import Guard
+from egress.listeners import bind_dns, dns_ports
 from egress.loop import Loop
 from egress.placement import Placement
 from egress.privileges import settle, take_up
 from egress.state import Handover
-from egress.supervisor import bind_dns, dns_ports
 from policies.matcher import compile_policy
 
 if TYPE_CHECKING:

@@ -13,11 +13,12 @@ from egress.effect import digest
 from egress.events import Events
 from egress.firewall import FirewallError, xdp
 from egress.firewall.guardhouse import Firewall
+from egress.listeners import StartError, bind_dns
 from egress.log import Log
 from egress.netns import Namespace
 from egress.outside import Outside
 from egress.runtimes import beside
-from egress.supervisor import StartError, bind_dns, spare_memory
+from egress.supervisor import spare_memory
 from policies.matcher import compile_policy
 from policies.model import PolicyError
 
