@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +11,8 @@ from tests.blackbox.test_threats_xdp import PAYLOAD, SEND, frame
 from tests.docker.daemon import until
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.docker.watching import Watching
 
 
@@ -36,19 +37,17 @@ def test_e6_a_watched_container_gets_no_xdp_socket(watching: Watching) -> None:
 
 def test_e6_one_that_holds_an_xdp_socket_already_is_not_let_through(watching: Watching, tmp_path: Path) -> None:
     script = tmp_path / "hold.py"
-    script.write_text(f"{SEND}\nimport time\ntime.sleep(600)\n")
+    first, then = "import sys; sys.stderr = sys.stdout\n", "print('held', flush=True)\nimport time\ntime.sleep(600)\n"
+    script.write_text(f"{first}{SEND}\n{then}")
     volume = f"--volume={script}:/hold.py:ro"
     with watching.held():
         watching.run("early", "/usr/bin/python3", "-I", "-S", "/hold.py", "eth0", frame().hex(), options=(volume,))
-        until(lambda: "hold.py" in watching.host.docker("top", "early"))
-        pids = watching.host.docker("inspect", "--format={{.State.Pid}}", "early").strip()
-        until(lambda: any("anon_inode" in link or "socket" in link for link in links(pids)))
+        said: str = until(lambda: watching.host.docker("logs", "early"))
+        if "Address family not supported" in said:
+            pytest.skip("this kernel, or Docker's filter of system calls, has no XDP sockets")
+        assert said == "held"
     watching.said("somebody has one on eth0 already")
     assert not watching.reaches("early", "http://198.51.100.10/")
-
-
-def links(pid: str) -> list[str]:
-    return [str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()]
 
 
 def test_a_machine_that_tc_joins_to_the_network_stays_behind_the_gate(watching: Watching) -> None:
