@@ -24,7 +24,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = CHECKOUT / "build" / "opensandbox-sdk"
 DRIVE = Path(__file__).with_name("drive.py")
 KEY = "of-this-test-only"
-_START_SECONDS = 120.0
+_START_SECONDS = 240.0
 _CONFIG = """
 [server]
 host = "127.0.0.1"
