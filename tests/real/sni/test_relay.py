@@ -233,6 +233,7 @@ def test_what_is_still_under_way_is_not_given_up_for_a_socket(ground: Ground) ->
 
 
 def test_who_finds_no_socket_waits_for_one(ground: Ground) -> None:
+    assert ground.stocked()
     ground.worker.mean = True
     held = [ground.pair() for _ in range(SOCKETS)]
     client = ground.client()
@@ -245,6 +246,7 @@ def test_who_finds_no_socket_waits_for_one(ground: Ground) -> None:
 
 
 def test_who_finds_no_socket_at_all_is_refused(ground: Ground) -> None:
+    assert ground.stocked()
     ground.worker.mean = True
     for _ in range(SOCKETS):
         ground.pair()

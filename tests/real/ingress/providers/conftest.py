@@ -51,7 +51,7 @@ class Following:
             await provider.close()
             await asyncio.sleep(0.05)  # transports close in the loop's next rounds
 
-    async def until(self, true: Callable[[], object], within: float = 5.0) -> None:
+    async def until(self, true: Callable[[], object], within: float = 30.0) -> None:
         """Wait until `true` says so; a failure after so many seconds."""
         loop = asyncio.get_running_loop()
         end = loop.time() + within
