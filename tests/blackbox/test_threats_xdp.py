@@ -186,6 +186,19 @@ def up(lab: Lab, device: str) -> bool:
     return "UP" in json.loads(lab.sandbox.ip("-j", "link", "show", device))[0]["flags"]
 
 
+def test_e6_the_name_guards_process_has_none_of_its_sockets(lab: Lab, start_sidecar: Any) -> None:
+    """It reads what strangers write, and an unbound one sends anything on the next device."""
+    sidecar = start_sidecar(policy={"egress": []}, identity=SIDECAR_WITH_RAW, env={"SNI": "enforce"})
+
+    def held(pid: int) -> tuple[int, bool]:
+        links = [os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd")]
+        return sum(link.startswith("socket:") for link in links), any("xdp-places" in link for link in links)
+
+    assert soon(lambda: held(sidecar.relay_pid)[0] < STOCK // 2, 20)
+    assert not held(sidecar.relay_pid)[1]
+    assert held(sidecar.worker_pid) > (STOCK, True), "the control"
+
+
 def test_e6_more_devices_than_it_has_sockets_for_are_told(lab: Lab, start_sidecar: Any) -> None:
     sidecar = start_sidecar(policy={"egress": []}, identity=SIDECAR_WITH_RAW)
     lab.sandbox.ip_batch([f"link add a{n} up type veth peer name b{n}" for n in range(STOCK // 2 + 2)])
