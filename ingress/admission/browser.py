@@ -23,6 +23,7 @@ from urllib.parse import unquote_to_bytes
 
 from ingress.admission.access import KeyRing, from_base36
 from ingress.admission.routing import Authority, Route, by_path, parse_authority, signed_part
+from ingress.admission.verdict import Reply
 from ingress.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -240,3 +241,29 @@ def pages_route(fields: Fields, authority: Authority) -> Route | None:
         if found is not None and found[1] == len(value) + 1:
             return found[0]
     return None
+
+
+# -- pages that are elsewhere -----------------------------------------------------------------------------------------
+
+
+def moved(route: Route, signed: bool, target: bytes) -> Reply:
+    """A page that was asked for without its prefix: it belongs under it, where its cookies are and its name is seen."""
+    by = f"/{route.expires}/{route.signature}".encode() if signed and route.signature else b""
+    there = clean(route) + by + target
+    lines = b"Location: %b\r\nCache-Control: no-store\r\nContent-Type: text/plain\r\n" % there
+    return Reply(307, lines, b"The page is at %b\n" % there)
+
+
+def slashed(prefix: bytes, target: bytes) -> Reply:
+    """A page that was asked for by its prefix alone: without the slash its relative links would lead out of it.
+
+    Said as a relative reference: a proxy before us may have taken off a prefix of its own.
+    """
+    there = prefix.rpartition(b"/")[2] + b"/" + target[len(prefix) :]
+    lines = b"Location: %b\r\nCache-Control: no-store\r\nContent-Type: text/plain\r\n" % there
+    return Reply(307, lines, b"The page is at %b/\n" % prefix)
+
+
+def clean(route: Route) -> bytes:
+    """The unsigned prefix of a route."""
+    return f"/{route.sandbox}/{route.port}".encode()

@@ -184,10 +184,10 @@ class Gate:
             return self._enter(head, sandbox, route, inner, bool(prefix), client, secure, now)
         proof = self._access(head, sandbox, route, authority, client, now) if needs else inf
         if not cut and browser.is_page(head):
-            return _moved(route, needs, target)
+            return browser.moved(route, needs, target)
         bare = bool(prefix) and cut and not target.startswith(b"/", len(prefix))
         if bare and browser.is_opened(head):
-            return _slashed(prefix, target)
+            return browser.slashed(prefix, target)
         if self.settings.route_cookie and prefix and cut and browser.is_document(head):
             set_cookie = browser.route_cookie(route, fields, secure)
         else:
@@ -215,7 +215,7 @@ class Gate:
         if self.settings.route_cookie and target.startswith(b"/"):
             route = browser.pages_route(fields, authority)
             if route is not None and self._routes.find(route.sandbox) is not None:
-                return route, _clean(route), False
+                return route, browser.clean(route), False
         return (found[0], target[: found[1]], True) if found is not None else (None, b"", True)
 
     def _find(self, route: Route, client: str, now: float) -> Sandbox:
@@ -281,7 +281,7 @@ class Gate:
         if b"prefetch" in purpose:
             raise Refusal(503, "prefetch", "this link is good once, and not to be fetched ahead", sandbox=sandbox.id)
         link = browser.parse_link(inner)
-        prefix = _clean(route) if prefixed else b""
+        prefix = browser.clean(route) if prefixed else b""
         cookie = ""
         if sandbox.token.strip():
             route = route._replace(expires=link.expires, signature=link.signature)
@@ -352,29 +352,6 @@ class Gate:
         if target is head.target and target.startswith(b"/"):
             self._remember(fields, admission, target, route, client, now, proof, authority)
         return admission
-
-
-def _moved(route: Route, signed: bool, target: bytes) -> Reply:
-    """A page that was asked for without its prefix: it belongs under it, where its cookies are and its name is seen."""
-    by = f"/{route.expires}/{route.signature}".encode() if signed and route.signature else b""
-    there = _clean(route) + by + target
-    lines = b"Location: %b\r\nCache-Control: no-store\r\nContent-Type: text/plain\r\n" % there
-    return Reply(307, lines, b"The page is at %b\n" % there)
-
-
-def _slashed(prefix: bytes, target: bytes) -> Reply:
-    """A page that was asked for by its prefix alone: without the slash its relative links would lead out of it.
-
-    Said as a relative reference: a proxy before us may have taken off a prefix of its own.
-    """
-    there = prefix.rpartition(b"/")[2] + b"/" + target[len(prefix) :]
-    lines = b"Location: %b\r\nCache-Control: no-store\r\nContent-Type: text/plain\r\n" % there
-    return Reply(307, lines, b"The page is at %b/\n" % prefix)
-
-
-def _clean(route: Route) -> bytes:
-    """The unsigned prefix of a route."""
-    return f"/{route.sandbox}/{route.port}".encode()
 
 
 def _path(target: bytes) -> bytes:

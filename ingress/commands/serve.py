@@ -15,6 +15,6 @@ def main(argv: list[str]) -> int:
         sys.stdout.write(usage())
         return 0
     gc.disable()  # nothing that is imported is garbage; the workers turn it on again
-    from ingress.process.master import serve
+    from ingress.process.start import serve
 
     return serve(argv, os.environ)

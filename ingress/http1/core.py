@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from ingress.admission.gate import Gate
     from ingress.admission.targets import Targets
-    from ingress.admission.verdict import Admission
     from ingress.http1.head import Fields
     from ingress.http1.tunnel import Tunnel
     from ingress.refusal import Refusal
@@ -152,17 +151,6 @@ class Gateway:
         """A connection to a checked address; OSError where there is none."""
         _, upstream = await self._loop.create_connection(lambda: Upstream(endpoint), address, endpoint.port)
         return upstream
-
-    def origins(self, host: bytes, admission: Admission) -> frozenset[bytes]:
-        """The authorities by which an application may mean itself."""
-        names = {host.lower(), admission.authority.lower(), self.upstream_host.lower()}
-        port = b":%d" % admission.port
-        target = admission.sandbox.host.encode()
-        for name in (b"localhost", b"127.0.0.1", b"[::1]", b"0.0.0.0", b"[%b]" % target if b":" in target else target):
-            names.add(name + port)
-            if admission.port in (80, 443):
-                names.add(name)
-        return frozenset(names - {b""})
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run it beside; it is kept until it ends."""

@@ -7,7 +7,6 @@ head -> gate -> endpoint -> upstream -> answer -> next head
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from ingress.admission.verdict import Admission, Reply
@@ -15,7 +14,7 @@ from ingress.http1.body import BadBody, ChunkedReader, framed, last_chunk
 from ingress.http1.connection import ANSWER, BODY, GONE, IDLE, LINGER, WAITING, Connection
 from ingress.http1.headers import crossing_trailers
 from ingress.http1.outgoing import request_head, too_large, wants_websocket
-from ingress.http1.prefix import Rewriter, put_back
+from ingress.http1.prefix import rewriter
 from ingress.http1.tunnel import accepts, open_tunnel
 from ingress.refusal import Refusal
 
@@ -289,19 +288,11 @@ class Exchange(Connection):
         return self.state == ANSWER
 
     def rewriter(self) -> Rewrite | None:
-        """What has to be done to the answer's head: in path mode, and where the Host was changed."""
-        admission = self.admission
-        prefix = admission.prefix
-        fields = self.head.fields
-        if not prefix:
-            shown = admission.authority or self.core.upstream_host
-            if not shown or self.core.detail or shown == fields.get(b"host"):
-                return None
-            return partial(put_back, shown)
-        origins = self.core.origins(fields.get(b"host") or b"", admission)
-        if self._outside.trusted:  # a prefix of its own that the proxy has taken off, and has told the application
-            prefix = (fields.get(b"x-forwarded-prefix") or b"").rstrip(b"/") + prefix
-        return Rewriter(prefix, origins, admission.jar)
+        """What has to be put back in the answer's head."""
+        core = self.core
+        if core.detail:
+            return None  # agent-sandbox's router passes answers on as they are
+        return rewriter(self.head, self.admission, core.upstream_host, self._outside.trusted)
 
     def answered(self) -> None:
         """The answer is whole."""

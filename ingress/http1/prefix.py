@@ -1,4 +1,4 @@
-"""Path mode for applications that don't know of it: what they say of themselves gets their prefix back. Pure.
+"""What applications say of themselves is put right on the way back, in path mode above all. Pure.
 
 An application behind `/box/8080` that redirects to `/login` means `/box/8080/login`, and a cookie for `/` is meant for
 its own pages only: on a shared host the next sandbox must not see it (RFC 6265 section 5.1.4).
@@ -14,8 +14,43 @@ sandbox's, which no other gets to see; it comes back in headers.py:
 from __future__ import annotations
 
 import re
+from functools import partial
 from hashlib import sha256
+from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
+
+if TYPE_CHECKING:
+    from ingress.admission.verdict import Admission
+    from ingress.http1.head import RequestHead
+    from ingress.http1.headers import Rewrite
+
+
+def rewriter(head: RequestHead, admission: Admission, upstream_host: bytes, trusted: bool) -> Rewrite | None:
+    """What has to be put back in the answer to this request: by path its prefix, else the Host where it was changed.
+
+    upstream_host: the one to show where the sandbox has none of its own. trusted: a proxy before us is.
+    """
+    fields = head.fields
+    host = fields.get(b"host") or b""
+    prefix = admission.prefix
+    if prefix:
+        if trusted:  # a prefix of the proxy's own that it has taken off, and has told the application
+            prefix = (fields.get(b"x-forwarded-prefix") or b"").rstrip(b"/") + prefix
+        return Rewriter(prefix, _origins(host, admission, upstream_host), admission.jar)
+    shown = admission.authority or upstream_host
+    return partial(put_back, shown) if shown and shown != host else None
+
+
+def _origins(host: bytes, admission: Admission, upstream_host: bytes) -> frozenset[bytes]:
+    """The authorities by which an application may mean itself."""
+    names = {host.lower(), admission.authority.lower(), upstream_host.lower()}
+    port = b":%d" % admission.port
+    target = admission.sandbox.host.encode()
+    for name in (b"localhost", b"127.0.0.1", b"[::1]", b"0.0.0.0", b"[%b]" % target if b":" in target else target):
+        names.add(name + port)
+        if admission.port in (80, 443):
+            names.add(name)
+    return frozenset(names - {b""})
 
 
 class Rewriter:

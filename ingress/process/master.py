@@ -1,8 +1,8 @@
-"""The parent process: reads the settings, binds the ports, and keeps the workers alive.
+"""The parent process: forks the workers, and keeps them alive. What comes before is in start.py.
 
-    settings ─▶ what lies in files ─▶ (predecessor's sockets) ─▶ bound ─▶ fork ─▶ every worker listens ─▶ "ready"
-                                                                           ▲                 │ one died
-                                                                           └── fork again ◀──┘
+    bound ─▶ fork ─▶ every worker listens ─▶ "ready"
+              ▲                 │ one died
+              └── fork again ◀──┘
 
 It runs no event loop and reads nothing that a client sends: it waits for signals, for its workers' first word and for
 a successor (handover.py). The sockets and the shared memory are its own, so a worker's death costs those who were
@@ -17,23 +17,21 @@ from __future__ import annotations
 import os
 import select
 import signal
-import sys
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from ingress.process import handover
-from ingress.process.listeners import Listeners, StartError, open_port, shares, show
-from ingress.process.system import cores, die_with_parent, raise_file_limit, spare_memory
-from ingress.settings.config import Config, ConfigError, fit, from_args
+from ingress.process.listeners import Listeners, StartError, shares, show
+from ingress.process.system import die_with_parent, spare_memory
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
+    from ingress.settings.config import Config
     from ingress.telemetry.log import Log
 
 EXIT_FAILED = 1
-EXIT_CONFIG = 2
 LOADED_WITHIN = 60.0
 """Seconds in which a successor's workers have to be ready before it gives up and leaves the predecessor alone."""
 GRACE = 5.0
@@ -42,7 +40,7 @@ SETTLED = 5.0
 """Seconds after which a worker counts as well."""
 BACK_OFF = (0.0, 0.0, 0.05, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Seconds before the n-th restart of a worker that does not settle."""
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGCHLD)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGCHLD)
 DRAIN, RETIRE, NOW, RELOAD = signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP
 """What a worker is told by: leave; leave, a successor has the sockets; leave at once; read files again."""
 
@@ -72,48 +70,6 @@ class Worker:
         self.started_at = 0.0
         self.failures = 0
         self.restart_at = 0.0
-
-
-def serve(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Run the gateway until SIGTERM. Returns the exit code."""
-    # Until their handlers stand they wait: process 1 of a container would not hear them, any other would just die.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    taken: handover.Claim | None = None
-    try:
-        config = fit(from_args(argv, environ), raise_file_limit())
-        from ingress.process.prepare import prepare
-
-        plan = prepare(config)
-        count = config.workers or cores()
-        if config.handover:
-            taken = handover.claim(config.handover)
-        offer = handover.Offer(config.handover) if config.handover else None
-        handed = taken.handed if taken else handover.Handed([], [], {})
-        listeners = _bind(config, count, handed)
-    except (ConfigError, StartError) as error:
-        if taken is not None:
-            taken.abandon()
-        print(f"ingress: {error}", file=sys.stderr, flush=True)
-        return EXIT_CONFIG
-    from ingress.app import work
-    from ingress.process.prepare import shared, to_hand
-
-    memory = shared(plan, count, handed.memory)
-    master = Master(config, listeners, count, offer, taken, to_hand(memory))
-    return master.run(lambda seat: work(plan, seat, memory), plan.log)
-
-
-def _bind(config: Config, count: int, handed: handover.Handed) -> Listeners:
-    main = open_port(config.host, config.port, count, "port", handed.main)
-    try:
-        admin: list[socket.socket] = []
-        if config.admin_port is not None:
-            admin = open_port(config.admin_host, config.admin_port, 1, "admin-port", handed.admin)[:1]
-    except StartError:
-        for sock in main:
-            sock.close()
-        raise
-    return Listeners(main, admin)
 
 
 class Master:
@@ -147,9 +103,9 @@ class Master:
         self._work, self._log = work, log
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        for number in (*_SIGNALS, RETIRE, NOW):
+        for number in (*SIGNALS, RETIRE, NOW):
             signal.signal(number, lambda *_: None)  # what arrives is read from the pipe
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         self._inherited = [wake_read, wake_write]
         for warning in self._config.warnings:
             log.warn(warning)
@@ -269,7 +225,7 @@ class Master:
     # -- workers ---------------------------------------------------------------------------------------------------
     def _fork(self, worker: Worker) -> None:
         read, write = os.pipe2(os.O_CLOEXEC)
-        blocked = (*_SIGNALS, RETIRE, NOW)
+        blocked = (*SIGNALS, RETIRE, NOW)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
         parent = os.getpid()
         pid = os.fork()
@@ -286,7 +242,7 @@ class Master:
         try:
             die_with_parent(parent)
             signal.set_wakeup_fd(-1)
-            for number in (signal.SIGCHLD, *(_SIGNALS[:3])):
+            for number in (signal.SIGCHLD, *(SIGNALS[:3])):
                 signal.signal(number, signal.SIG_DFL)
             for number in (signal.SIGINT, signal.SIGQUIT):  # a terminal's: the master decides
                 signal.signal(number, signal.SIG_IGN)
