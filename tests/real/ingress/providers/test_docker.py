@@ -140,9 +140,9 @@ def test_containers_are_listed_and_followed(following: Any, play: Any) -> None:
             await following.until(lambda: followed.ids() == ["a1"])
             assert followed.provider.health() == (True, "", f"unix://{daemon.path}")
             daemon.run(TWO, "172.17.0.3")
-            await following.until(lambda: followed.ids() == ["a1", "b2"], within=0.9)
+            await following.until(lambda: followed.ids() == ["a1", "b2"])
             daemon.remove(ONE)
-            await following.until(lambda: followed.ids() == ["b2"], within=0.9)
+            await following.until(lambda: followed.ids() == ["b2"])
 
     play(scenario)
 

@@ -66,12 +66,12 @@ def test_what_is_there_is_listed_and_each_change_is_followed(following: Any, mak
             assert followed.routes.find("b").reason == "none of its pods is ready (0 of 2)"
             await following.until(lambda: server.watching)
             server.ready("b", "fd00::8")
-            await following.until(lambda: followed.routes.find("b").ready, within=0.9)
+            await following.until(lambda: followed.routes.find("b").ready)
             assert followed.routes.find("b").host == "fd00::8"
             server.delete("a")
-            await following.until(lambda: followed.ids() == ["b"], within=0.9)
+            await following.until(lambda: followed.ids() == ["b"])
             server.ready("c")
-            await following.until(lambda: followed.ids() == ["b", "c"], within=0.9)
+            await following.until(lambda: followed.ids() == ["b", "c"])
             assert followed.provider.health() == (True, "", f"{server.url}: batchsandboxes.sandbox.opensandbox.io")
             assert len(server.lists) == len(server.watches) == 1
             assert server.watches[0]["allowWatchBookmarks"] == "true"
@@ -145,7 +145,7 @@ def test_a_reset_in_the_middle_loses_nothing(following: Any, make: Any, half: by
             await following.until(lambda: server.watching)
             server.cut(half)
             server.ready("b")  # while nobody watches
-            await following.until(lambda: followed.ids() == ["a", "b"], within=0.9)
+            await following.until(lambda: followed.ids() == ["a", "b"])
             assert len(server.lists) == 1
             assert not [change for change in followed.changes if change[2] is None], "a route was dropped"
 

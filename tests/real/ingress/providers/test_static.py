@@ -40,6 +40,12 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "routes.json"
 
 
+@pytest.fixture(autouse=True)
+def looks_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next look is further away than any test waits: what is noticed was told by the kernel."""
+    monkeypatch.setattr(module, "POLL", 600.0)
+
+
 def test_a_file_is_read_and_followed_when_replaced_by_rename(following: Any, path: Path) -> None:
     async def scenario() -> None:
         path.write_text(one("a"))
@@ -47,7 +53,7 @@ def test_a_file_is_read_and_followed_when_replaced_by_rename(following: Any, pat
             await following.until(lambda: followed.ids() == ["a"])
             assert followed.provider.health() == (True, "", str(path))
             replace(path, one("b"))
-            await following.until(lambda: followed.ids() == ["b"], within=0.9)  # sooner than the next look
+            await following.until(lambda: followed.ids() == ["b"])
             assert [change[0] for change in followed.changes] == ["a", "a", "b"]
 
     asyncio.run(scenario())
@@ -64,7 +70,7 @@ def test_a_file_written_in_place_is_followed_when_it_is_closed(following: Any, p
                 await asyncio.sleep(0.02)
                 assert followed.ids() == ["a"]
                 file.write(one("b")[10:])
-            await following.until(lambda: followed.ids() == ["b"], within=0.9)
+            await following.until(lambda: followed.ids() == ["b"])
             assert not [words for level, words in followed.said if level != "info"]
 
     asyncio.run(scenario())
@@ -78,7 +84,7 @@ def test_a_file_that_its_writer_keeps_open_is_read_when_it_has_settled(following
             with path.open("r+") as file:
                 file.write(one("b"))
                 file.flush()
-                await following.until(lambda: followed.ids() == ["b"], within=0.9)
+                await following.until(lambda: followed.ids() == ["b"])
 
     asyncio.run(scenario())
 
@@ -97,9 +103,9 @@ def test_a_configmap_is_followed_when_its_link_is_swapped(following: Any, tmp_pa
             await following.until(lambda: followed.ids() == ["a"])
             (tmp_path / "..tmp").symlink_to("..b")
             (tmp_path / "..tmp").rename(tmp_path / "..data")
-            await following.until(lambda: followed.ids() == ["b"], within=0.9)
+            await following.until(lambda: followed.ids() == ["b"])
             replace(tmp_path / "..b" / "routes.json", one("c"))  # and where the link leads now is watched too
-            await following.until(lambda: followed.ids() == ["c"], within=0.9)
+            await following.until(lambda: followed.ids() == ["c"])
 
     asyncio.run(scenario())
 
@@ -110,7 +116,7 @@ def test_a_broken_file_keeps_the_routes_and_is_reported(following: Any, path: Pa
         async with following(static(path)) as followed:
             await following.until(lambda: followed.ids() == ["a"])
             replace(path, '{"sandboxes": {"b": {"host": "10.0.0.7", "ports": [1, 70000]}}}')
-            await following.until(lambda: followed.provider.health().degraded, within=0.9)
+            await following.until(lambda: followed.provider.health().degraded)
             health = followed.provider.health()
             assert health.loaded
             assert "sandboxes.b.ports[1]: 70000 is no port" in health.degraded
@@ -118,7 +124,7 @@ def test_a_broken_file_keeps_the_routes_and_is_reported(following: Any, path: Pa
             assert followed.ids() == ["a"]
             assert [level for level, words in followed.said if "ports[1]" in words] == ["error"]
             replace(path, one("b"))
-            await following.until(lambda: followed.ids() == ["b"], within=0.9)
+            await following.until(lambda: followed.ids() == ["b"])
             assert not followed.provider.health().degraded
 
     asyncio.run(scenario())
@@ -130,10 +136,10 @@ def test_i11_a_file_that_is_gone_keeps_the_routes_until_it_is_back(following: An
         async with following(static(path)) as followed:
             await following.until(lambda: followed.ids() == ["a"])
             path.unlink()
-            await following.until(lambda: "it is gone" in followed.provider.health().degraded, within=0.9)
+            await following.until(lambda: "it is gone" in followed.provider.health().degraded)
             assert followed.ids() == ["a"]
             path.write_text(one("b"))
-            await following.until(lambda: followed.ids() == ["b"], within=0.9)
+            await following.until(lambda: followed.ids() == ["b"])
             assert not followed.provider.health().degraded
 
     asyncio.run(scenario())
@@ -145,13 +151,17 @@ def test_an_empty_file_is_no_sandboxes(following: Any, path: Path) -> None:
         async with following(static(path)) as followed:
             await following.until(lambda: followed.ids() == ["a"])
             replace(path, "")
-            await following.until(lambda: followed.ids() == [], within=0.9)
+            await following.until(lambda: followed.ids() == [])
             assert followed.provider.health() == (True, "", str(path))
 
     asyncio.run(scenario())
 
 
-def test_a_file_that_is_missing_at_the_start_is_picked_up_with_its_folder(following: Any, tmp_path: Path) -> None:
+def test_a_file_that_is_missing_at_the_start_is_picked_up_with_its_folder(
+    following: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "POLL", 1.0)  # what appears while its folder's watch is laid is found by looking
+
     async def scenario() -> None:
         path = tmp_path / "not" / "yet" / "routes.yaml"
         async with following(static(path)) as followed:
@@ -159,7 +169,7 @@ def test_a_file_that_is_missing_at_the_start_is_picked_up_with_its_folder(follow
             assert f"no routes file yet; write one to {path}" in followed.provider.health().degraded
             path.parent.mkdir(parents=True)
             path.write_text("sandboxes: {a: {host: 10.0.0.7}}")
-            await following.until(lambda: followed.ids() == ["a"], within=1.9)
+            await following.until(lambda: followed.ids() == ["a"])
             assert not followed.provider.health().degraded
 
     asyncio.run(scenario())
@@ -173,7 +183,7 @@ def test_a_file_that_is_broken_at_the_start_is_not_loaded(following: Any, path: 
             assert not followed.provider.health().loaded
             assert "there are no routes" in followed.provider.health().degraded
             replace(path, one("a"))
-            await following.until(lambda: followed.provider.health().loaded, within=0.9)
+            await following.until(lambda: followed.provider.health().loaded)
 
     asyncio.run(scenario())
 
@@ -187,11 +197,11 @@ def test_without_a_name_the_first_of_the_usual_places_is_followed(
         async with following(lambda routes, say: build("static", ProviderSettings(), routes, say)) as followed:
             await following.until(lambda: "or routes.yaml or routes.json" in followed.provider.health().degraded)
             (tmp_path / "routes.json").write_text(one("a"))
-            await following.until(lambda: followed.ids() == ["a"], within=0.9)
+            await following.until(lambda: followed.ids() == ["a"])
             assert followed.provider.health().source == str(tmp_path / "routes.json")
             (tmp_path / "routes.yaml").write_text("sandboxes: {b: {host: b}}")  # a choice once made is kept
             replace(tmp_path / "routes.json", one("c"))
-            await following.until(lambda: followed.ids() == ["c"], within=0.9)
+            await following.until(lambda: followed.ids() == ["c"])
 
     asyncio.run(scenario())
 
