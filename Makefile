@@ -121,7 +121,7 @@ fuzz: setup
 	@[ -n "$(TARGETS)" ] || SALLYPORT_FUZZ=$(FUZZ) $(PYTEST) tests/pure -m hypothesis --timeout=0
 
 soak: setup
-	@$(PYTHON_VENV) -m soak --minutes $(MINUTES) --seed $(SEED)
+	@$(PYTHON_VENV) -m soak --minutes $(MINUTES) --seed $(SEED) --kind "$(KIND)"
 
 kills: setup
 	@SALLYPORT_KILLS=$(N) $(PYTEST) tests/blackbox/test_faults_kills.py

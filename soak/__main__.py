@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--minutes", type=float, default=5.0, help="how long")
     parser.add_argument("--seed", type=int, default=0, help="of the first life; the n-th has the n-th after it; 0: any")
     parser.add_argument("--steps", type=int, default=0, help="one life of so many steps, whatever time it takes")
-    parser.add_argument("--kind", choices=KINDS, default="", help="of every life, else it is left to the seed")
+    parser.add_argument("--kind", choices=["", *KINDS], default="", help="of every life, else it is left to the seed")
     options = parser.parse_args(arguments)
     if lacking():
         print(f"soak: {lacking()}", file=sys.stderr)
@@ -45,7 +45,8 @@ def main(arguments: list[str]) -> int:
                 with Lab(internet) as lab:
                     total += live(lab, seed + life, options, begun, total)
             except Difference as difference:
-                print(f"\nDIFFERENCE, make soak SEED={seed + life}:\n{difference}", flush=True)
+                again = f"make soak SEED={seed + life}" + f" KIND={options.kind}" * bool(options.kind)
+                print(f"\nDIFFERENCE, {again}:\n{difference}", flush=True)
                 return 1
             life += 1
             if options.steps or time.monotonic() - begun > options.minutes * 60:
@@ -60,7 +61,8 @@ def live(
     """One life; what was counted in it."""
     said = time.monotonic()
     chance = random.Random(seed)
-    kind = options.kind or chance.choices(list(KINDS), [kind.weight for kind in KINDS.values()])[0]
+    (drawn,) = chance.choices(list(KINDS), [kind.weight for kind in KINDS.values()])
+    kind = options.kind or drawn
     with Play(lab, chance, kind) as play:
         try:
             for _ in range(options.steps or LIFE):
