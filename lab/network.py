@@ -196,7 +196,7 @@ class Lab:
         """Run Python code (standard library only) inside the sandbox as `identity`."""
         return self.sandbox.python(code, *arguments, identity=identity, timeout=timeout)
 
-    def dial_in(self, port: int, *, timeout: float = 2.0) -> socket.socket:
+    def dial_in(self, port: int, *, timeout: float = 20.0) -> socket.socket:
         """A TCP connection from the internet into the sandbox, as a gateway makes them."""
         with self.internet.namespace.entered():
             return socket.create_connection((self.link.sandbox, port), timeout)

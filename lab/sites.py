@@ -53,7 +53,7 @@ class Sites:
             if kind in (None, one.kind) and address in (None, one.address) and port in (None, one.port)
         ]
 
-    def wait_for(self, kind: str, address: str, port: int, seconds: float = 2.0) -> list[Arrival]:
+    def wait_for(self, kind: str, address: str, port: int, seconds: float = 20.0) -> list[Arrival]:
         """Until something of the kind has arrived there, or the time is over."""
         deadline = time.monotonic() + seconds
         while not (found := self.arrivals(kind, address, port)) and time.monotonic() < deadline:

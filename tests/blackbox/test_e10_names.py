@@ -164,7 +164,7 @@ for number, name in enumerate(json.loads(sys.argv[1])):
     server, over_tcp = [("203.0.113.53", False), ("2001:4860:4860::8888", False), ("8.8.8.8", True)][number % 3]
     family = socket.AF_INET6 if ":" in server else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM if over_tcp else socket.SOCK_DGRAM) as sock:
-        sock.settimeout(5)
+        sock.settimeout(20)
         sock.connect((server, 53))
         data = message(name)
         sock.sendall(struct.pack(">H", len(data)) + data if over_tcp else data)

@@ -347,7 +347,7 @@ for number in range(2000):
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, 36, number * 2 + 1)
     sock.setsockopt(socket.SOL_SOCKET, 12, number * 7 + 1)
-    sock.settimeout(5)
+    sock.settimeout(20)
     try:
         sock.connect((address, 80))
         sock.sendall(b"SSH-2.0-x\r\n")

@@ -178,7 +178,7 @@ def test_e12_a_table_of_ours_that_belongs_to_somebody_else(lab: Lab) -> None:
         assert "cannot lock down" in sidecar.log
         assert "Traceback" not in sidecar.log
         owner.stdin.close()
-        owner.wait(5)
+        owner.wait(20)
         assert soon(lambda: "sallyport" not in lab.sandbox.run(["nft", "list", "ruleset"]).stdout)
         sidecar.restart()
         sidecar.wait_ready()

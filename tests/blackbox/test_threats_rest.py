@@ -251,7 +251,7 @@ def test_e18_a_cut_ends_when_its_address_is_learned_again(lab: Lab, host: str) -
         with lab.sandbox.socket(AF_INET6 if ":" in host else AF_INET, SOCK_STREAM) as sock:
             sock.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
             sock.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
-            sock.settimeout(1)
+            sock.settimeout(10)
             sock.bind(("", port))
             return "refused" if sock.connect_ex((host, 80)) else "connected"
 

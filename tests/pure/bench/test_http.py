@@ -27,7 +27,7 @@ def pair() -> Iterator[tuple[Connection, socket.socket]]:
     """An origin's connection without its loop, and the client's end."""
     theirs, ours = socket.socketpair()
     theirs.setblocking(False)
-    ours.settimeout(5)
+    ours.settimeout(20)
     with theirs, ours:
         yield Connection(theirs), ours
 
@@ -102,7 +102,7 @@ def test_the_origin_sends_a_message_back_however_it_arrives(text: bytes, mask: b
         connection = Connection(theirs)
         for at in range(0, len(frames), piece):
             assert connection.echo(frames[at : at + piece])
-        ours.settimeout(5)
+        ours.settimeout(20)
         assert ours.recv(4096) == (b"\x82" + bytes((len(text),)) + text) * 3
 
 

@@ -177,7 +177,7 @@ class Resolver:
                 sock, _ = self.tcp.accept()
             except BlockingIOError:
                 return found
-            sock.settimeout(2)
+            sock.settimeout(20)
             found.append(sock)
 
     def close(self) -> None:

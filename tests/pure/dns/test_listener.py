@@ -54,7 +54,7 @@ class Dialler:
     def __call__(self) -> socket.socket:
         sock = socket.create_connection(self.house.gate.getsockname())
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.settimeout(2)
+        sock.settimeout(20)
         self.made.append(sock)
         self.house.clock.settle()
         return sock
@@ -78,7 +78,7 @@ def hung_up(sock: socket.socket) -> bool:
     except ConnectionError:
         return True
     finally:
-        sock.settimeout(2)
+        sock.settimeout(20)
 
 
 # -- framing -------------------------------------------------------------------------------------------------------

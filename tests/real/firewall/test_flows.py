@@ -200,7 +200,7 @@ def test_8_shut_before_connection_tracking_wakes_up(
         with lab.sandbox.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:  # loopback goes on
             sock.bind(("127.0.0.1", 0))
             sock.sendto(b"here", sock.getsockname())
-            sock.settimeout(5)
+            sock.settimeout(20)
             assert sock.recv(10) == b"here"
         assert not to(guarded, site) or all(not flow.tracked for flow in to(guarded, site))
         load(write, *rest)

@@ -76,7 +76,7 @@ class RealRedis:
     def ask(self, *command: str) -> list[bytes]:
         """One command on a connection of its own; the lines of the answer, RESP's own signs and lengths included."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-            sock.settimeout(5)
+            sock.settimeout(20)
             sock.connect(self.path)
             commands = [command, ("QUIT",)]
             if "--requirepass" in self._settings and command != ("PING",):
