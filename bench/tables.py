@@ -67,7 +67,7 @@ def _answers() -> object:
     kept = cache.Cache()
     for number in range(cache.CAPACITY):
         plain = Plain(os.urandom(16), ((number.to_bytes(4, "big"), 60 + number),), 60 + number, (6,))
-        kept.put(NAME.format(number), 1, plain, 1.0 + number, 61.0 + number)
+        kept.put((NAME.format(number), 1), plain, cache.weight(plain), 1.0 + number, 61.0 + number)
     return kept
 
 

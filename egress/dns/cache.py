@@ -35,6 +35,11 @@ class Entry(NamedTuple):
         return self.template.serve(query, int(now - self.born), limit)
 
 
+def weight(template: Template | Plain) -> int:
+    """What an entry of it counts as, in octets."""
+    return ENTRY + RECORD * len(template.offsets) + len(template.records)
+
+
 class Cache:
     """(name, type) -> answer, bounded in number and memory; the older half makes room."""
 
@@ -59,9 +64,8 @@ class Cache:
             return None
         return Entry(*kept)
 
-    def put(self, name: str, qtype: int, template: Template | Plain, now: float, until: float) -> None:
-        key = (name, qtype)
-        octets = ENTRY + RECORD * len(template.offsets) + len(template.records)
+    def put(self, key: tuple[str, int], template: Template | Plain, octets: int, now: float, until: float) -> None:
+        """Keep what has the `weight` of so many octets."""
         young, old = self.young, self.old
         if key in old:
             del old[key]

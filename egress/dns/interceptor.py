@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from egress.dns import wire
 from egress.dns.answer import scrub_svcb
-from egress.dns.cache import Cache
+from egress.dns.cache import Cache, weight
 from egress.dns.straight import shape
 from policies.matcher import Teach
 from policies.model import Action
@@ -62,7 +62,10 @@ class Denial(NamedTuple):
 
 
 class Way(NamedTuple):
-    """What is known of every ordinary query that differs from one that was asked in id, first label and case only."""
+    """What is known of every ordinary query that differs from one that was asked in id, first label and case only.
+
+    It is kept as a `mere` tuple, as are Named and the shapes in them.
+    """
 
     suffix: str  # ".example.com"
     tail: bytes  # of our question: all of it behind the first label
@@ -70,6 +73,8 @@ class Way(NamedTuple):
     ports: PortSet  # what the names open
     account: Account | None  # who pays for them
     whole: bool  # all that stands in front of the suffix is paid for
+    qtype: int  # these two as in the shape
+    limit: int
     shape: Shape
 
 
@@ -199,9 +204,8 @@ class Interceptor:
         tail = query.question[len(first) + 1 : -4].lower() + query.question[-4:]
         last = 12 + min(64, 259 - len(tail))  # labels have 63 octets, names 255 (RFC 1035 §2.3.4)
         whole = account is not None and account.zone == parent
-        self.ways[data[2:12] + data[at:].lower()] = Way(
-            "." + parent, tail, last, decision.ports, account, whole, self._shared(ordinary)
-        )
+        way = Way("." + parent, tail, last, decision.ports, account, whole, query.qtype, limit, self._shared(ordinary))
+        self.ways[data[2:12] + data[at:].lower()] = wire.mere(way)
 
     def _learn_name(self, data: bytes, query: Query, limit: int, ports: PortSet, body: bytes) -> None:
         """An exact name costs no budget, but for one that is another name with a search domain behind it."""
@@ -212,12 +216,12 @@ class Interceptor:
             return
         if len(self.named) >= WAYS:
             self.named.clear()
-        self.named[data[2:]] = Named((query.name, query.qtype), body, ports, self._shared(found[0]))
+        self.named[data[2:]] = wire.mere(Named((query.name, query.qtype), body, ports, self._shared(found[0])))
 
     def _shared(self, found: Shape) -> Shape:
         if len(self._shapes) >= SHAPES:
             self._shapes.clear()
-        return self._shapes.setdefault(found, found)
+        return self._shapes.setdefault(found, wire.mere(found))
 
     def teaches_all(self, addresses: tuple[tuple[bytes, int], ...]) -> bool:
         """May an allowed name teach all of these? With exceptions it is `on_answer` that decides."""
@@ -351,7 +355,7 @@ class Interceptor:
         What may not be kept at all is kept for a second, with its TTL of 0 as it is: else who serves a name could have
         the sandbox's every question passed on, and their order spells something too.
         """
-        self.cache.put(name, qtype, template, now, now + (ttl or 1))
+        self.cache.put((name, qtype), template, weight(template), now, now + (ttl or 1))
 
 
 def _related(parent: str, hint: str) -> bool:

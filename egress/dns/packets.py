@@ -36,6 +36,7 @@ class _Messages:
 
     def __init__(self, length: int) -> None:
         whole = ctypes.create_string_buffer(MOST * (ROOM + 112))
+        self.octets: Any = whole  # a slice of it is bytes at once
         self.memory = memoryview(whole).cast("B")
         start = ctypes.addressof(whole)
         heads, iovecs, names = MOST * ROOM, MOST * (ROOM + 64), MOST * (ROOM + 80)
@@ -46,9 +47,10 @@ class _Messages:
             _IOVEC.pack_into(self.memory, iovecs + 16 * index, start + ROOM * index, ROOM)
         self.start = start
         self.first = start + heads  # message
+        self.all = ctypes.c_void_p(self.first)
         self.names = self.memory[names:]
         self.name = start + names
-        self.sizes = self.memory[heads:iovecs].cast("I")  # what was taken: 14, 30, 46, …
+        self.sizes = self.memory[heads:iovecs].cast("I")[14::16]  # what was taken, of each
         self.pointers = self.memory[heads:iovecs].cast("Q")  # to names: 0, 8, 16, …
         self.vectors = self.memory[iovecs:names].cast("Q")  # start and octets of each
 
@@ -65,7 +67,8 @@ class Packets:
         self._fd = sock.fileno()
         self._length = length = _LENGTHS[sock.family]
         self._in = _Messages(length)
-        self._same = _Messages(length)  # replies in the place of their questions
+        self._same = _Messages(length)  # replies in the place of their questions, which is `_placed` now
+        self._placed = [-1] * MOST
         self._out = _Messages(length)
         self._queued = 0
         self.taken = 0  # packets by the last call of `take`
@@ -77,26 +80,30 @@ class Packets:
         answered with the reply, behind the same id.
         """
         found = self._in
-        taken = self.taken = _libc.recvmmsg(self._fd, ctypes.c_void_p(found.first), MOST, _DONTWAIT, None)
-        memory, sizes, start, name = found.memory, found.sizes, found.start, found.name
-        vectors, pointers = self._same.vectors, self._same.pointers
+        taken = self.taken = _libc.recvmmsg(self._fd, found.all, MOST, _DONTWAIT, None)
+        if taken <= 0:
+            return []
+        octets, memory = found.octets, found.memory
+        vectors, placed = self._same.vectors, self._placed
         others: list[tuple[bytes, bytes]] = []
         answered = 0
         at = 0
-        for index in range(taken):
-            stop = at + sizes[16 * index + 14]
-            hit = known(bytes(memory[at + 2 : stop]))
+        for size in found.sizes[:taken].tolist():
+            stop = at + size
+            hit = known(octets[at + 2 : stop])
             if hit is not None and hit[0] > now:
                 reply = hit[1]
                 end = len(reply) + 2
                 memory[at + 2 : at + end] = reply
-                vectors[2 * answered] = start + at
                 vectors[2 * answered + 1] = end
-                pointers[8 * answered] = name + _NAME * index
+                if placed[answered] != at:  # as a rule it was there the last time, too
+                    placed[answered] = at
+                    vectors[2 * answered] = found.start + at
+                    self._same.pointers[8 * answered] = found.name + at // ROOM * _NAME
                 answered += 1
             else:
-                place = _NAME * index
-                others.append((bytes(memory[at:stop]), bytes(found.names[place : place + self._length])))
+                place = at // ROOM * _NAME
+                others.append((octets[at:stop], bytes(found.names[place : place + self._length])))
             at += ROOM
         if answered:
             self._send(self._same, answered)

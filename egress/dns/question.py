@@ -48,7 +48,8 @@ class Question:
 
     # Made for every question that the cache cannot answer, so what differs from these only later is set only then.
     stage = 0
-    failed = 0  # bit mask of the servers that will not answer
+    tried = 0  # bit mask of servers
+    failed = 0  # of those that will not answer
     truncated = False
     tcp: Stream | None = None
     simple = False  # asked once, in one place, and nothing has become of it yet
@@ -60,7 +61,6 @@ class Question:
     body: bytes  # our question section, byte for byte
     judged: object  # who allowed it, and with which ports: what holds for the answer if nobody else judges now
     ports: PortSet | None
-    tried: int  # bit mask of servers
     waiters: list[Any]
 
     @property
@@ -83,6 +83,5 @@ def new_question(
     question.body = body
     question.judged = judged
     question.ports = ports
-    question.tried = 0
     question.waiters = waiters
     return question

@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from egress.dns import wire
+from egress.dns.cache import ENTRY, RECORD
 from egress.dns.interceptor import DENIED_TTL, LEARN, Interceptor, Outcome
 from egress.dns.question import Waiter
 from egress.dns.same import Same
@@ -101,18 +102,19 @@ class Round:
         if upstream is not None:
             now = self._loop.now()
             finished = upstream.collect(now)
+            self._answers(finished, now)
             if self.observe is not None:
                 self.observe(finished, now)
-            self._answers(finished, now)
 
     def _answers(self, finished: Iterable[Answered], now: float) -> None:
         interceptor, leases = self.interceptor, self.leases
         grants: list[Grant] = []
         written: list[tuple[Question, Plain]] = []  # ordinary ones, which wait for the kernel
+        known: list[tuple[Question, Plain]] = []  # ordinary ones that teach nothing new: they need not wait
         results: list[tuple[Question, Outcome | Plain, bool]] = []
         enforcing = self._open is not None
         room = 0 if self._held or not enforcing else leases.capacity - len(leases)
-        taught, verdict, learn, reply = interceptor.taught.get, interceptor.verdict, leases.learn, self._reply_plain
+        taught, verdict, learn = interceptor.taught.get, interceptor.verdict, leases.learn
         for question, answer in finished:
             # The straight path: one ordinary address, which nobody has to be asked about and for which there is room.
             if room > 0 and type(answer) is Plain and question.judged is interceptor:
@@ -124,7 +126,7 @@ class Round:
                 ):
                     grant = learn(question.key[0], (), question.ports, packed, ttl, now)  # type: ignore[arg-type]
                     if grant is None:
-                        reply(((question, answer),), now)
+                        known.append((question, answer))
                     else:
                         room -= 1
                         grants.append(grant)
@@ -155,23 +157,29 @@ class Round:
                 grants += mine
                 results.append((question, result, True))
             elif isinstance(result, Plain):
-                reply(((question, result),), now)  # nothing of it is new: it need not wait
+                known.append((question, result))
             else:
                 results.append((question, result, False))
+        if known:
+            self._reply_plain(known, now)
         failed = bool(grants) and not self._commit(grants, now)
-        if failed:
-            results += [(question, plain, True) for question, plain in written]
-        else:
-            reply(written, now)
-        for question, result, writes in results:
-            if writes and failed:
-                self._reply(question, Outcome(SERVFAIL, note="the kernel refused the address", ede=OTHER), now)
-            elif isinstance(result, Plain):
-                reply(((question, result),), now)
-            else:
-                self._reply(question, result, now)
-        for packets in self._packets.values():
-            packets.flush()
+        try:  # the answers first: who asked waits for them, and for what is written down about them nobody does
+            if failed:
+                results += [(question, plain, True) for question, plain in written]
+            elif written:
+                self._reply_plain(written, now)
+            for question, result, writes in results:
+                if writes and failed:
+                    self._reply(question, Outcome(SERVFAIL, note="the kernel refused the address", ede=OTHER), now)
+                elif isinstance(result, Plain):
+                    self._reply_plain(((question, result),), now)
+                else:
+                    self._reply(question, result, now)
+            for packets in self._packets.values():
+                packets.flush()
+        finally:
+            if grants and not failed:
+                leases.granted(grants, now)
         if leases.unwritten or (grants and not failed):
             try:
                 self._remember(() if failed else grants)
@@ -197,7 +205,6 @@ class Round:
             self.leases.refused(grants)
             self._complain(f"learned addresses were refused: {error}", now)
             return False
-        self.leases.granted(grants, now)
         return True
 
     def _complain(self, text: str, now: float) -> None:
@@ -245,20 +252,20 @@ class Round:
         put = self.interceptor.cache.put
         for question, plain in answered:
             records, teaches, ttl, _ = plain
+            number = len(teaches)
+            octets = len(records)
             asked = 12 + len(question.body)
-            room = asked + len(records) + ROOM
+            room = asked + octets + ROOM
             for data, out, address, limit, shape in question.waiters:
                 if shape is not None and room <= limit:
-                    _, _, heads, opt = shape
-                    message = data[:2] + heads[len(teaches)] + data[12:asked] + records + opt
+                    message = data[:2] + shape[2][number] + data[12:asked] + records + shape[3]
                 else:
                     message = plain.serve(Waiter(data, out, address, limit).query, 0, limit)
                 try:
                     out.sendto(message, address)
                 except OSError:
                     pass  # as `_send`
-            name, qtype = question.key
-            put(name, qtype, plain, now, now + (ttl or 1))  # as `keep`; nobody waits for it
+            put(question.key, plain, ENTRY + RECORD * number + octets, now, now + (ttl or 1))  # as `keep`
 
     def _reply(self, question: Question, outcome: Outcome, now: float) -> None:
         waiters = [Waiter(*waiter) for waiter in question.waiters]

@@ -111,11 +111,10 @@ class Service(Round):
                 at = 0
             way = ways(data[2:12] + data[at:].lower())
             if way is not None and upstream is not None:
-                suffix, tail, last, ports, account, whole, shape = way
+                suffix, tail, last, ports, account, whole, qtype, limit, shape = way
                 label = data[13:at].lower()
                 if 13 < at <= last and (label.isalnum() or not label.translate(None, PLAIN)):
                     name = label.decode() + suffix
-                    qtype, limit, _, _ = shape
                     key = (name, qtype)
                     kept = young.get(key) or old.get(key)
                     if name in exact:

@@ -111,12 +111,10 @@ class Upstream:
                 self._give_up_oldest()
             if key in flying:
                 return self._join(flying[key], waiter)
-        if not self._ticking:
-            self._tick_later(now)
         if not body:
             body = section(name, qtype)
-        question = flying[key] = new_question(key, [waiter], now, body, judged, ports)
-        # As a rule the first server is well and its sockets are all there: what `Resolvers.send_to` comes to then.
+        # As a rule the first server is well and its sockets are all there: what `Resolvers.send_to` comes to then. The
+        # question leaves first. What is written down about it has time: nobody else hears an answer meanwhile.
         drawn, channels = self._entropy.drawn, self._first
         if drawn and len(channels) == POOL and self.health[0].failures < DOWN_AFTER:
             ident, number = drawn.pop()
@@ -129,11 +127,16 @@ class Upstream:
                 except OSError as error:
                     sent = self._resolvers.lost(channel, error)
                 if sent:
-                    ids[ident] = question
+                    question = ids[ident] = flying[key] = new_question(key, [waiter], now, body, judged, ports)
                     question.tried = 1
                     question.simple = True
-                    question.places = [(channel, ident)]
+                    question.places = ((channel, ident),)
+                    if not self._ticking:
+                        self._tick_later(now)
                     return True
+        question = flying[key] = new_question(key, [waiter], now, body, judged, ports)
+        if not self._ticking:
+            self._tick_later(now)
         if self.health[0].failures >= DOWN_AFTER:
             self._resolvers.send(question, now)
         elif not self._resolvers.send_to(question, 0, now):

@@ -50,6 +50,7 @@ _MSG_DONTWAIT = 0x40
 _GENERIC = struct.pack(">BBH", INET, 0, 0)
 _GENERIC_BATCH = struct.pack(">BBH", 0, 0, NFTABLES)
 _BEGIN = struct.Struct("=IHHII4s")
+_HEADING = struct.Struct("=IHH")
 _ATTR = struct.Struct("=HH")
 # NFTA_LIST_ELEM { NFTA_SET_ELEM_KEY { NFTA_DATA_VALUE key } NFTA_SET_ELEM_TIMEOUT milliseconds }, by length of the key
 _NEW = {
@@ -86,6 +87,7 @@ class SetWriter:
             pass
         self._table = text(1, table)
         self._names: dict[str, bytes] = {}
+        self._pieces: dict[tuple[bytes, int], _Pieces] = {}
         self._sequence = 1
 
     def close(self) -> None:
@@ -102,8 +104,13 @@ class SetWriter:
             ((name, elements),) = sets.items()
             ends = set(elements.values())
             if len(ends) == 1 and len(elements) <= CHUNK:
+                prefix = self._names.get(name) or self._name(name)
                 try:
-                    self._put(self._names.get(name) or self._name(name), elements, ends.pop())
+                    if len(elements) == 1:
+                        ((key, left),) = elements.items()
+                        self._put_one(prefix, key, left)
+                    else:
+                        self._put(prefix, elements, ends.pop())
                 except KernelError as error:
                     if error.code != errno.EEXIST:
                         raise
@@ -174,6 +181,33 @@ class SetWriter:
             sequence + 1,
         )  # fmt: skip
 
+    def _put_one(self, prefix: bytes, key: bytes, left: int) -> None:
+        """The same of one element: all that a set's messages do not have in common is put between what they have."""
+        pieces = self._pieces.get((prefix, len(key))) or self._cut(prefix, len(key))
+        layout, begin, change, front, end = pieces
+        sequence = self._sequence
+        self._sequence = sequence + 3 if sequence < 0x7FFF0000 else 1
+        self._transact(
+            layout.pack(
+                begin, sequence, change, sequence + 1, front, key, _TIMEOUT, _MILLISECONDS.pack(left),
+                end, sequence + 2, 0, _GENERIC_BATCH,
+            ),
+            sequence,
+            sequence + 1,
+        )  # fmt: skip
+
+    def _cut(self, prefix: bytes, size: int) -> _Pieces:
+        """What the messages with one element of this set have in common, between their numbers, their key and time."""
+        front = _NEW[size]
+        listed = len(front) + size + len(_TIMEOUT) + _MILLISECONDS.size
+        begin = _HEADING.pack(20, BATCH_BEGIN, REQUEST)
+        change = struct.pack("=I4s", 0, _GENERIC_BATCH) + _HEADING.pack(24 + len(prefix) + listed, NEWSETELEM, _PUT)
+        head = struct.pack("=I4s", 0, _GENERIC) + prefix + _ATTR.pack(4 + listed, 3 | NESTED) + front
+        layout = struct.Struct(f"=8sI{len(change)}sI{len(head)}s{size}s4s8s8sII4s")
+        found = layout, begin, change, head, _HEADING.pack(20, BATCH_END, REQUEST)
+        self._pieces[prefix, size] = found
+        return found
+
     def _commit(self, bodies: Sequence[_Change], only: int = CREATE) -> None:
         first = sequence = self._sequence
         pack = _BEGIN.pack
@@ -230,6 +264,7 @@ class SetWriter:
 
 
 _Change = tuple[int, bytes]
+_Pieces = tuple[struct.Struct, bytes, bytes, bytes, bytes]
 
 
 def _refresh(prefix: bytes, elements: Mapping[bytes, int], *, new: bool = False) -> list[_Change]:

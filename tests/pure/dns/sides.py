@@ -8,7 +8,7 @@ from egress.dns import wire
 from egress.dns.interceptor import Interceptor
 from egress.dns.question import Waiter
 from egress.dns.service import UDP_LIMIT, Service
-from egress.dns.straight import MOST, Plain
+from egress.dns.straight import MOST, Plain, Shape
 from egress.firewall.leases import Leases
 from tests.pure.dns.plays import allow, deny, policy
 
@@ -42,10 +42,10 @@ class Noted:
         self.asked.append((name, qtype, body, ports, waiter.limit, read))
         assert body == wire.ask(0, name, qtype)[12:-11]
         if waiter.shape is not None:
-            assert waiter.shape.limit == waiter.limit
+            shape = Shape(*waiter.shape)
+            assert shape.limit == waiter.limit
             for count in (1, MOST):
                 plain = Plain(bytes(16 * count), ((b"", 0),) * count, 0, ())
-                shape = waiter.shape
                 straight = waiter.data[:2] + shape.heads[count] + waiter.data[12 : 12 + len(body)] + plain.records
                 assert straight + shape.opt == plain.serve(read, 0, 65535)
         return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egress.dns.cache import ENTRY, LARGEST, Cache, Entry
+from egress.dns.cache import ENTRY, LARGEST, Cache, Entry, weight
 from egress.dns.wire import Template, render
 from tests.pure.dns.plays import AAAA, A, query, read
 
@@ -18,7 +18,8 @@ def template(octets: int) -> Template:
 
 
 def put(cache: Cache, name: str, qtype: int = A, octets: int = 1000, until: float = 100.0) -> None:
-    cache.put(name, qtype, template(octets), 0.0, until)
+    kept = template(octets)
+    cache.put((name, qtype), kept, weight(kept), 0.0, until)
 
 
 def kept(cache: Cache, *names: str) -> list[bool]:
@@ -84,7 +85,7 @@ def test_what_is_kept_is_within_bounds_and_the_newest_of_its_name(steps: list[tu
     last: dict[str, int] = {}
     for at, (name, octets, what) in enumerate(steps):
         if what == "put":
-            cache.put(name, A, template(octets), 0.0, at + octets % 7)
+            put(cache, name, A, octets, at + octets % 7)
             last[name] = octets
             assert (cache.get(name, A, -1.0) is not None) is (octets <= 4500)
         elif what == "get":

@@ -95,6 +95,22 @@ def test_a_refused_write_is_servfail_and_nothing_is_remembered(house: House) -> 
     assert house.written() == ["198.51.100.7"]
 
 
+def test_what_the_kernel_took_is_known_though_the_reply_fails(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replies leave before it is written down what they taught."""
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("no")
+
+    house.ask()
+    asked = house.resolver.one()
+    monkeypatch.setattr(house.service, "_reply_plain", fail)
+    house.resolver.answer(asked)
+    with pytest.raises(RuntimeError):
+        house.clock.settle()
+    assert house.written() == ["198.51.100.7"]
+    assert house.leases.holds(socket.inet_aton("198.51.100.7"))
+
+
 def test_a_refused_write_does_not_touch_answers_that_needed_none(house: House) -> None:
     house.resolve("one.example.com")
     house.ask("two.example.com", ident=2)

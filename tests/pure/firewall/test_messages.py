@@ -7,8 +7,9 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
+from egress.firewall.netlink import SetWriter
 from egress.firewall.nflog import Denied, parse
-from egress.firewall.nfnetlink import attribute, attributes, batch, message, messages, nested, walk
+from egress.firewall.nfnetlink import NEWSETELEM, attribute, attributes, batch, message, messages, nested, text, walk
 
 V4 = bytes.fromhex("4500003c000040004006000a") + bytes([10, 0, 0, 2]) + bytes([192, 0, 2, 1])
 
@@ -48,3 +49,41 @@ def test_a_batch_is_numbered_through() -> None:
     assert [(kind, sequence) for kind, _, sequence, _ in messages(data)] == [(16, 10), (1, 11), (2, 12), (17, 13)]
     ((_, _, _, body),) = messages(message(3, 0, 1, 5, b"wxyz", 7))
     assert body == struct.pack(">BBH", 5, 0, 7) + b"wxyz"
+
+
+class Kernel:
+    """A netlink socket, and the namespace that it is opened in: it takes everything and acknowledges the second."""
+
+    def __init__(self) -> None:
+        self.taken: list[bytes] = []
+
+    def netlink(self, _protocol: int, **_: object) -> Kernel:
+        return self
+
+    def setsockopt(self, *_: object) -> None:
+        """All sizes are the same to it."""
+
+    def send(self, data: bytes) -> None:
+        self.taken.append(data)
+
+    def recv(self, *_: object) -> bytes:
+        (number,) = struct.unpack_from("=I", self.taken[-1], 8)
+        return struct.pack("=IHHIIi", 36, 2, 0, number + 1, 0, 0) + bytes(16)
+
+
+@given(
+    st.sampled_from([4, 16]).flatmap(lambda size: st.sets(st.binary(min_size=size, max_size=size), min_size=1)),
+    st.text("abc_4", min_size=1, max_size=20),
+    st.integers(1, 1 << 40),
+)
+def test_new_elements_are_written_as_the_builder_writes_them(keys: set[bytes], name: str, left: int) -> None:
+    kernel = Kernel()
+    writer = SetWriter(kernel, "sallyport")  # type: ignore[arg-type]
+    entries = dict.fromkeys(keys, left)
+    for _ in range(2):
+        writer.write({name: entries}, new=True)
+    listed = b"".join(nested(1, nested(1, attribute(1, key)), attribute(4, left.to_bytes(8, "big"))) for key in entries)
+    body = text(1, "sallyport") + text(2, name) + nested(3, listed)
+    acknowledged, created, exclusive = 0x4, 0x400, 0x200
+    change = (NEWSETELEM, acknowledged | created | exclusive, 1, body)
+    assert kernel.taken == [batch([change], 1), batch([change], 4)]
