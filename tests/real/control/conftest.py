@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import h11
@@ -12,8 +11,8 @@ import pytest
 
 from egress.control.api import Api
 from egress.control.server import Server
-from egress.loop import Loop
 from tests.pure.control.fake_service import FakeService
+from tests.real.control.threaded import ThreadedLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,8 +34,8 @@ class Control:
     """One running API; `call` speaks to it like any client, the sockets are there for what clients should not do."""
 
     def __init__(self, folder: Path, token: str = TOKEN, max_rules: int = 4096) -> None:
-        self.errors: list[BaseException] = []
-        self.loop = Loop(self.errors.append)
+        self._thread = ThreadedLoop()
+        self.loop, self.errors = self._thread.loop, self._thread.errors
         self.service = FakeService(self.loop)
         self.api = Api(self.loop, self.service, token, max_rules)
         self.server = Server(self.loop, self.api, self.errors.append)
@@ -48,23 +47,15 @@ class Control:
         unix.bind(self.path)
         self.server.listen(tcp)
         self.server.listen(unix)
-        self._thread = threading.Thread(target=self.loop.run, daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         self.on_loop(self.server.close)
-        self.loop.call_threadsafe(self.loop.stop)
-        self._thread.join(10)
-        assert not self._thread.is_alive()
-        self.loop.close()
-        assert self.errors == []
+        self._thread.close()
 
     def on_loop(self, work: Callable[[], None]) -> None:
         """Run `work` on the loop's thread and wait for it."""
-        done = threading.Event()
-        self.loop.call_threadsafe(work)
-        self.loop.call_threadsafe(done.set)
-        assert done.wait(10)
+        self._thread.do(work)
 
     def connect(self, *, local: bool = False) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX if local else socket.AF_INET, socket.SOCK_STREAM)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ import pytest
 
 from egress.control import rulefiles
 from egress.control.rulefiles import LIMIT, AlwaysRules, RuleFiles, Targets
-from egress.loop import Loop
+from tests.real.control.threaded import ThreadedLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,12 +22,11 @@ class Follower:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.errors: list[BaseException] = []
-        self.loop = Loop(self.errors.append)
+        self._thread = ThreadedLoop()
+        self.loop = self._thread.loop
         self.heard: list[AlwaysRules] = []
         self.reports: list[str] = []
         self.files = RuleFiles(self.loop, self.heard.append, self.reports.append, str(folder))
-        self._thread = threading.Thread(target=self.loop.run, daemon=True)
 
     def start(self) -> AlwaysRules:
         rules = self.files.load()
@@ -37,11 +35,7 @@ class Follower:
         return rules
 
     def close(self) -> None:
-        if self._thread.is_alive():
-            self.loop.call_threadsafe(self.loop.stop)
-            self._thread.join(10)
-        self.loop.close()
-        assert self.errors == []
+        self._thread.close()
 
     def put(self, name: str, text: str) -> None:
         """Replace a file as a careful program does."""

@@ -16,8 +16,8 @@ import pytest
 from egress import post
 from egress import webhook as limits
 from egress.literals import Url, parse_url
-from egress.loop import Loop
 from egress.webhook import Webhook
+from tests.real.control.threaded import ThreadedLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -66,12 +66,12 @@ class Hook:
     """A webhook whose loop runs in a thread."""
 
     def __init__(self, url: str) -> None:
-        self.loop = Loop()
+        self._thread = ThreadedLoop()
+        self.loop = self._thread.loop
         self.reports: list[str] = []
         self.dialled: list[tuple[str, int]] = []
         self.instead: tuple[str, int] | None = None
         self.hook = Webhook(self.parsed(url), "sandbox-1", self._connect, self.loop, self.reports.append)
-        self._thread = threading.Thread(target=self.loop.run, daemon=True)
         self._thread.start()
 
     @staticmethod
@@ -83,21 +83,11 @@ class Hook:
         return socket.create_connection(self.instead or (host, port), timeout=5)
 
     def deny(self, *names: str) -> None:
-        done = threading.Event()
-
-        def tell() -> None:
-            for name in names:
-                self.hook.denied(name)
-            done.set()
-
-        self.loop.call_threadsafe(tell)
-        assert done.wait(10)
+        self._thread.do(lambda: [self.hook.denied(name) for name in names])
 
     def close(self) -> None:
         self.hook.close()
-        self.loop.call_threadsafe(self.loop.stop)
-        self._thread.join(10)
-        self.loop.close()
+        self._thread.close()
 
 
 @pytest.fixture
