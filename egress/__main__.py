@@ -38,6 +38,16 @@ Each command has its own help: egress COMMAND --help
 """
 
 
+def keep_standard_descriptors() -> None:
+    """Fill descriptors 0, 1 and 2 with /dev/null where they are closed, before anything else is opened: a socket that
+    lands on descriptor 1 would be sent our log."""
+    while True:
+        fd = os.open(os.devnull, os.O_RDWR)
+        if fd > 2:
+            os.close(fd)
+            return
+
+
 def _shut() -> None:
     """Before anything else is imported. Whether it could be had is for `serve` to find out, and to say."""
     from egress.firewall import FirewallError
@@ -59,6 +69,7 @@ def main(argv: list[str] | None = None) -> int:
         import gc
 
         gc.disable()  # nothing that is imported is garbage; the worker turns it on again
+        keep_standard_descriptors()
         _shut()
         from egress.supervisor import serve
 

@@ -35,18 +35,6 @@ def timestamp(seconds: float) -> str:
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{milliseconds:03d}Z"
 
 
-def keep_standard_descriptors() -> None:
-    """Fill descriptors 0, 1 and 2 with /dev/null where they are closed.
-
-    To be called before anything else is opened: a socket that lands on descriptor 1 would be sent our log.
-    """
-    while True:
-        fd = os.open(os.devnull, os.O_RDWR)
-        if fd > 2:
-            os.close(fd)
-            return
-
-
 class Log:
     """Writes lines at or above `level` to `fd`; `fields` are added to each of them, a line's own fields win."""
 
@@ -76,9 +64,6 @@ class Log:
             except OSError:
                 return fd, "shared"  # no /proc, or another user's pipe: ask before each write whether it would block
         return fd, "file"
-
-    def set_level(self, level: str) -> None:
-        self._level = _LEVELS[level]
 
     def enabled(self, level: str) -> bool:
         return _LEVELS[level] >= self._level

@@ -264,6 +264,14 @@ def test_e12_a_question_from_a_port_that_asked_before_the_restart(lab: Lab) -> N
         assert sidecar.returncode is None
 
 
+def test_no_socket_lands_where_the_log_goes(lab: Lab) -> None:
+    """Started with its output closed: the first thing opened would be descriptor 1."""
+    closed = ("/bin/sh", "-c", 'exec "$0" serve >&-', str(Path(sys.prefix, "bin", "egress")))
+    with Sidecar(lab, policy=POLICY, argv=closed) as sidecar:
+        assert os.readlink(f"/proc/{sidecar.pid}/fd/1") == os.devnull
+        assert lab.query("api.example.com").addresses == [NAMED]
+
+
 def test_no_decision_is_made_by_the_wall_clock() -> None:
     """It jumps, by hand and by NTP, and a test must not move it: so it is read for what people read, and for how young
     a file is, which only makes it be read again."""

@@ -157,7 +157,8 @@ def test_standard_descriptors_are_kept(closed: str) -> None:
     code = (
         "import os, sys\n"
         f"for fd in map(int, {closed!r}.split()): os.close(fd)\n"
-        "from egress.log import Log, keep_standard_descriptors\n"
+        "from egress.__main__ import keep_standard_descriptors\n"
+        "from egress.log import Log\n"
         "keep_standard_descriptors()\n"
         "log = Log(); log.info('x')\n"
         "fd = os.open('/dev/null', os.O_RDONLY)\n"
