@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from egress.control.server import Server as ApiServer
     from egress.control.sources import Always, Variables
     from egress.firewall.guardhouse import Firewall
-    from egress.firewall.neighbours import Redirect
     from egress.firewall.nflog import Denied
+    from egress.firewall.redirects import Redirect
     from egress.listeners import Sockets
     from egress.own import Own
     from egress.privileges import Held
@@ -292,7 +292,7 @@ class Worker:
         xdp = (f"XDP sockets are not guarded: {problem}",) if problem else ()
         for warning in (*self.config.warnings, *self.firewall.capabilities().shortcomings(), *xdp, *held):
             self.log.warn(warning)
-        from egress.firewall.neighbours import redirects
+        from egress.firewall.redirects import redirects
         from egress.runtimes import Watch
 
         Watch(self.loop, self.firewall.namespace, self._stack_beside)

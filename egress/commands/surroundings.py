@@ -62,7 +62,7 @@ def standing() -> str:
 def interceptors() -> tuple[str, str]:
     """Who else redirects outgoing packets, as words, and why that cannot be said; either may be ""."""
     from egress.firewall import FirewallError
-    from egress.firewall.neighbours import redirects
+    from egress.firewall.redirects import redirects
 
     try:
         found = [redirect for redirect in redirects() if not redirect.docker]

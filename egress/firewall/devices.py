@@ -13,7 +13,6 @@ import struct
 
 from egress.firewall.nfnetlink import (
     CREATE,
-    DELCHAIN,
     DELTABLE,
     DUMP,
     GETCHAIN,
@@ -79,11 +78,6 @@ def make_prefix_chain(sock: _socket.socket) -> bool:
             return False
         raise
     return True
-
-
-def drop_chain(sock: _socket.socket) -> None:
-    """Take the base chain away (to make it of another kind). It must be empty."""
-    transact(sock, [(DELCHAIN, 0, NETDEV, text(1, TABLE) + text(3, "egress"))])
 
 
 def covered(sock: _socket.socket) -> frozenset[str]:

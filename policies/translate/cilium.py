@@ -28,7 +28,6 @@ _SPEC = (
 )  # fmt: skip
 _PEERS = ("toEndpoints", "toCIDR", "toCIDRSet", "toEntities", "toFQDNs", "toServices", "toGroups", "toNodes")
 _RULE = (*_PEERS, "toPorts", "icmps", "authentication", "toRequires")
-_INSIDE = ("toEndpoints", "toServices", "toGroups", "toNodes")
 _WORLD = {"world": "46", "world-ipv4": "4", "world-ipv6": "6", "all": "46"}
 _INNER_ENTITIES = (
     "host", "remote-node", "kube-apiserver", "ingress", "cluster", "init", "health", "unmanaged", "none",

@@ -8,6 +8,8 @@ import pytest
 
 from egress.firewall import devices
 from egress.firewall.guardhouse import Firewall
+from egress.firewall.nfnetlink import DELCHAIN, NETDEV, text
+from egress.firewall.tables import TABLE
 from egress.netns import NETLINK_NETFILTER
 from tests.real.firewall import packets
 from tests.real.firewall.conftest import packed
@@ -23,7 +25,7 @@ def everywhere(guarded: Guarded) -> Iterator[Guarded]:
     with guarded.namespace.netlink(NETLINK_NETFILTER) as sock:
         if not devices.make_prefix_chain(sock):
             pytest.skip("this kernel takes no prefix of device names (Linux 6.16)")
-        devices.drop_chain(sock)
+        devices.transact(sock, [(DELCHAIN, 0, NETDEV, text(1, TABLE) + text(3, "egress"))])
     guarded.firewall = Firewall(guarded.namespace, prefix=True)
     yield guarded
     guarded.lab.unguard()

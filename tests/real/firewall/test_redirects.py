@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from egress.firewall import nft
-from egress.firewall.neighbours import redirects
+from egress.firewall.redirects import redirects
 
 if TYPE_CHECKING:
     from lab import Lab
