@@ -41,6 +41,23 @@ settings.register_profile(
 settings.load_profile("sallyport")
 
 
+class _AtOnce:
+    """Tells a failure when it happens: where several processes share the tests, the report comes at the very end."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and reporter is not None:
+            reporter.write_line(f"\nfailed just now: {report.nodeid}")  # tools/parts reads it
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_AtOnce(config))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark by folder, and let the quick ones go first: a slip in the parser should not take minutes to show.
 

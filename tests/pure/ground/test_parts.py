@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -52,6 +53,22 @@ def test_what_is_left_out_is_told_and_the_rest_is_kept(tmp_path: Path) -> None:
     assert "test-image: left out: no dockerd here\n" in done.stdout
     assert "of no interest" not in done.stdout
     assert "of no interest" in (tmp_path / "build" / "parts" / "left.log").read_text()
+
+
+def test_a_failure_among_many_processes_is_told_at_once(tmp_path: Path) -> None:
+    """In the words that tools/parts looks for."""
+    (tmp_path / "conftest.py").write_bytes((PARTS.parents[1] / "tests" / "conftest.py").read_bytes())
+    (tmp_path / "test_one.py").write_text("def test_one():\n    assert 1 == 2\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n", "1", "-q", "."],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(PARTS.parents[1])},
+    )
+    assert "\nfailed just now: test_one.py::test_one\n" in done.stdout, done.stdout + done.stderr
+    assert 'NEWS = "failed just now: "' in PARTS.read_text()
 
 
 def test_whoever_ends_it_ends_what_runs(tmp_path: Path) -> None:
