@@ -75,9 +75,9 @@ def interceptors() -> tuple[str, str]:
 
 def legacy_nat() -> bool:
     """Whether the old iptables has a nat table here."""
-    from egress.firewall import neighbours
+    from egress.firewall import redirects
 
-    return neighbours.legacy_nat()
+    return redirects.legacy_nat()
 
 
 # -- resolvers -------------------------------------------------------------------------------------------------------

@@ -83,7 +83,11 @@ class Hook:
         return socket.create_connection(self.instead or (host, port), timeout=5)
 
     def deny(self, *names: str) -> None:
-        self._thread.do(lambda: [self.hook.denied(name) for name in names])
+        def tell() -> None:
+            for name in names:
+                self.hook.denied(name)
+
+        self._thread.do(tell)
 
     def close(self) -> None:
         self.hook.close()

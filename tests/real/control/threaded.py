@@ -22,7 +22,7 @@ class ThreadedLoop:
     def start(self) -> None:
         self._thread.start()
 
-    def do(self, work: Callable[[], object]) -> None:
+    def do(self, work: Callable[[], None]) -> None:
         """Run `work` on the loop's thread and wait for it."""
         done = threading.Event()
         self.loop.call_threadsafe(work)
