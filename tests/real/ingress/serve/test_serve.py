@@ -223,14 +223,23 @@ def test_sigterm_readiness_goes_first_streams_finish_exit_0(start_gateway: Any, 
 
 
 def test_drain_delay_takes_connections_while_readiness_is_gone(start_gateway: Any, origin: Any) -> None:
-    gateway = start_gateway(BOX, ["--drain-delay", "3s"])
+    gateway = start_gateway(BOX, ["--drain-delay", "30s"])
     gateway.signal(signal.SIGTERM)
     gateway.says("stopping")
-    deadline = time.monotonic() + 2
+    deadline = time.monotonic() + 20
     while gateway.admin("/readyz").status != 503:
         assert time.monotonic() < deadline
     assert gateway.get(origin.path()).status == 200
+    gateway.signal(signal.SIGTERM)  # a second time: at once
     assert gateway.wait() == 0
+
+
+def test_after_the_drain_delay_it_ends(start_gateway: Any) -> None:
+    gateway = start_gateway(BOX, ["--drain-delay", "1s"])
+    begun = time.monotonic()
+    gateway.signal(signal.SIGTERM)
+    assert gateway.wait() == 0
+    assert time.monotonic() - begun > 0.9
 
 
 def test_drain_ends_a_stream_that_does_not(start_gateway: Any, origin: Any) -> None:
