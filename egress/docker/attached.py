@@ -65,5 +65,7 @@ def guard(docker: Docker, container: Container, said: Said, config: Config) -> s
 
     loop.add_reader(ours.fileno(), leave)
     ward.start(started, lock=True)
-    loop.run()
+    with theirs, ours:
+        loop.run()
+        signal.set_wakeup_fd(-1)
     return problem[0] if problem else ""
