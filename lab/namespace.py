@@ -203,7 +203,7 @@ class Namespace:
         identity: Identity = ROOT,
         env: Mapping[str, str] | None = None,
         stdin: str | None = None,
-        timeout: float = 20.0,
+        timeout: float = 60.0,
         check: bool = False,
     ) -> subprocess.CompletedProcess[str]:
         """Run a program here to its end; output as text. With `check`, LabError when it fails."""
@@ -222,7 +222,7 @@ class Namespace:
         return done
 
     def python(
-        self, code: str, *arguments: str, identity: Identity = ROOT, timeout: float = 20.0
+        self, code: str, *arguments: str, identity: Identity = ROOT, timeout: float = 60.0
     ) -> subprocess.CompletedProcess[str]:
         """Run Python code (standard library only) here. Other users get the system's Python: ours may lie in a home."""
         system = "/usr/bin/python3"

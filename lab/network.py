@@ -184,19 +184,19 @@ class Lab:
         *,
         identity: Identity = ROOT,
         env: Mapping[str, str] | None = None,
-        timeout: float = 20.0,
+        timeout: float = 60.0,
         check: bool = False,
     ) -> subprocess.CompletedProcess[str]:
         """Run a program inside the sandbox as `identity`, to its end."""
         return self.sandbox.run(argv, identity=identity, env=env, timeout=timeout, check=check)
 
     def python(
-        self, code: str, *arguments: str, identity: Identity = ROOT, timeout: float = 20.0
+        self, code: str, *arguments: str, identity: Identity = ROOT, timeout: float = 60.0
     ) -> subprocess.CompletedProcess[str]:
         """Run Python code (standard library only) inside the sandbox as `identity`."""
         return self.sandbox.python(code, *arguments, identity=identity, timeout=timeout)
 
-    def dial_in(self, port: int, *, timeout: float = 20.0) -> socket.socket:
+    def dial_in(self, port: int, *, timeout: float = 60.0) -> socket.socket:
         """A TCP connection from the internet into the sandbox, as a gateway makes them."""
         with self.internet.namespace.entered():
             return socket.create_connection((self.link.sandbox, port), timeout)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lab.namespace import Namespace
 
 _CHECKOUT = Path(__file__).resolve().parent.parent
-_START_SECONDS = 20.0
+_START_SECONDS = 60.0
 
 
 class Service:

@@ -108,7 +108,7 @@ class Sidecar:
     # -- life ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start it; with `wait` return when /healthz says 200. Raises LabError with its log if that takes over 30 s."""
+        """Start it; with `wait` return when /healthz says 200. Raises LabError with its log after a minute."""
         if sys.prefix.startswith(("/var/", "/run/")):
             raise LabError(f"the sidecar gets a /var and a /run of its own, so it would not find {sys.prefix}")
         become = [*self._identity.prefix(), *self._argv]
@@ -122,7 +122,7 @@ class Sidecar:
         if self._wait:
             self.wait_ready()
 
-    def wait_ready(self, seconds: float = 30.0) -> None:
+    def wait_ready(self, seconds: float = 60.0) -> None:
         """Until /healthz answers 200. Raises LabError with the log."""
         deadline = time.monotonic() + seconds
         said = "nothing listens"
@@ -183,13 +183,13 @@ class Sidecar:
         os.kill(pid, signal.SIGKILL)
         return pid
 
-    def terminate(self, seconds: float = 20.0) -> int:
+    def terminate(self, seconds: float = 60.0) -> int:
         """SIGTERM, as `docker stop` does; the exit code. Raises subprocess.TimeoutExpired."""
         return self._end(signal.SIGTERM, seconds)
 
     def kill(self) -> int:
         """SIGKILL the supervisor; the worker must follow."""
-        return self._end(signal.SIGKILL, 20.0)
+        return self._end(signal.SIGKILL, 60.0)
 
     def restart(self) -> None:
         """Start it again after `terminate` or `kill`, as a container's restart would: same state, same environment."""
@@ -224,7 +224,7 @@ class Sidecar:
         *,
         token: str | None = TOKEN,
         headers: Mapping[str, str] | None = None,
-        timeout: float = 20.0,
+        timeout: float = 60.0,
         address: str = "127.0.0.1",
         port: int = _DEFAULT_PORT,
     ) -> http.Response:
@@ -259,7 +259,7 @@ class Sidecar:
                     found.append(json.loads(line))
         return [one for one in found if name is None or one.get("opensandbox.event") == name]
 
-    def wait_for_log(self, text: str, seconds: float = 20.0) -> str:
+    def wait_for_log(self, text: str, seconds: float = 60.0) -> str:
         """Until the log holds `text`; the log. Raises LabError."""
         deadline = time.monotonic() + seconds
         while text not in self.log:
