@@ -65,9 +65,10 @@ def in_pieces(address, name, record, segment):
                     message = flight[5:]
                     cut = [message[at:at + record] for at in range(0, len(message), record)]
                     flight = b"".join(flight[:3] + len(part).to_bytes(2, "big") + part for part in cut)
-                    for at in range(0, len(flight), segment):
+                    for number, at in enumerate(range(0, len(flight), segment)):
                         sock.sendall(flight[at:at + segment])
-                        time.sleep(0.0005)
+                        if number < 8:  # the guard has its patience, and on a busy machine each sleep is a long one
+                            time.sleep(0.0005)
                     first = False
                 elif flight:
                     sock.sendall(flight)
