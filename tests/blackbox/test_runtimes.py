@@ -25,7 +25,7 @@ DENY: dict[str, Any] = {"egress": []}
 MIRROR = "protocol all u32 match u8 0 0 action mirred egress redirect dev eth0"
 
 
-def soon(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
+def soon(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:
         time.sleep(0.05)
