@@ -71,7 +71,7 @@ class Play(Faults):
         """Sent, answered, and at once in force: in the API's words, in packets, and for every open flow."""
         self.tell(f"{method} {json.dumps(body)}")
         self.counts["changes"] += 1
-        answer = self.sidecar.api(method, "/policy", body, timeout=20)
+        answer = self.api(method, body)
         if answer.status != 200:
             self.differ(f"{method} {json.dumps(body)} was answered {answer.status} {answer.text}")
         self.model.change(document)
@@ -112,7 +112,7 @@ class Play(Faults):
             '{"egress": [{"action": "allow", "target": "a..b"}]}', '{"defaultAction": "allow", "egress": [{}]}',
         ))  # fmt: skip
         self.tell(f"POST {body}")
-        answer = self.sidecar.api("POST", "/policy", body, timeout=20)
+        answer = self.api("POST", body)
         if answer.status != 400:
             self.differ(f"POST {body} was answered {answer.status}")
         self.told()

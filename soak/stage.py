@@ -6,7 +6,7 @@ import collections
 import contextlib
 import json
 import time
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from lab import Sidecar
 from lab.client import NoReply
@@ -19,13 +19,13 @@ from soak.world import NAMES, STRANGER, World, family
 if TYPE_CHECKING:
     import random
 
-    from lab import Lab
+    from lab import Lab, http
     from lab.reply import Reply
 
 REFUSED = {"tcp": ("refused",), "udp": ("admin-prohibited", "dropped"), "echo": ("admin-prohibited", "dropped")}
 """What is heard at once; the kernel says few ICMP errors a second, and EPERM where it would be one more."""
 PROBES = 14  # after each step
-RECOVERY = 20.0  # seconds in which everything must be well again after a fault
+RECOVERY = 60.0  # seconds in which everything must be well again after a fault, and the API must have answered
 _TELLS = 12  # steps of a story
 _ENV = {"POLICY_FILE": "/var/egress/policy.json", "DNS_UPSTREAM_TIMEOUT": "2", "LOG_LEVEL": "error"}
 
@@ -133,7 +133,7 @@ class Stage:
             flow.close()  # nobody can say what becomes of it
             self.flows.remove(flow)
 
-    def differ(self, what: str, probe: Probe | None = None) -> None:
+    def differ(self, what: str, probe: Probe | None = None) -> NoReturn:
         """Tell how it came to that, as shortly as it can be told."""
         lines = [what, f"policy: {json.dumps(self.model.document)}"]
         about: list[str] = []
@@ -199,8 +199,15 @@ class Stage:
         except NoReply:
             return None
 
+    def api(self, method: str, body: Any = None) -> http.Response:
+        """One request about the policy."""
+        try:
+            return self.sidecar.api(method, "/policy", body, timeout=RECOVERY)
+        except TimeoutError:
+            self.differ(f"{method} {json.dumps(body)} is not answered")
+
     def told(self) -> None:
-        answer = self.sidecar.api("GET", "/policy", timeout=20).json()
+        answer = self.api("GET").json()
         now, mode = answer["policy"], answer["enforcementMode"]
         if mode != KINDS[self.kind].mode:
             self.differ(f"GET /policy says that what is enforced is {mode}")
