@@ -191,7 +191,10 @@ def test_e6_the_name_guards_process_has_none_of_its_sockets(lab: Lab, start_side
     sidecar = start_sidecar(policy={"egress": []}, identity=SIDECAR_WITH_RAW, env={"SNI": "enforce"})
 
     def held(pid: int) -> tuple[int, bool]:
-        links = [os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd")]
+        links = []
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                links.append(os.readlink(f"/proc/{pid}/fd/{name}"))
         return sum(link.startswith("socket:") for link in links), any("xdp-places" in link for link in links)
 
     assert soon(lambda: held(sidecar.relay_pid)[0] < STOCK // 2, 30)
