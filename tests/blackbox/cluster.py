@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import ssl
 import subprocess
 import time
@@ -13,6 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from lab.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,13 +27,6 @@ def need(server: str, variable: str) -> None:
     for program in ("etcd", "openssl"):
         if not shutil.which(program):
             pytest.skip(f"no {program} here")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def certificates(folder: Path) -> None:

@@ -16,17 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lab.ports import free_port
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 CHECKOUT = Path(__file__).resolve().parents[4]
 BOX: dict[str, Any] = {"box": {"host": "127.0.0.1"}}
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def run(*argv: str, folder: Path, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
