@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lab.ports import free_port
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -26,7 +28,7 @@ class RealRedis:
 
     def __init__(self, folder: Path, *settings: str) -> None:
         self.path = str(folder / "redis.sock")
-        self.port = _free_port()
+        self.port = free_port()
         self.certificate = str(folder / "server.crt")
         self._folder = folder
         self._settings = settings
@@ -97,13 +99,6 @@ class RealRedis:
         return [json.loads(line) for line in self.ask("LRANGE", key, "0", "-1") if line.startswith(b"{")]
 
 
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
-
-
 def _need_redis() -> None:
     if shutil.which("redis-server"):
         return
@@ -151,7 +146,7 @@ def encrypted_redis(tmp_path: Path) -> Iterator[RealRedis]:
     ]
     names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
     subprocess.run([*request, *names, "-keyout", key, "-out", crt], check=True, capture_output=True)
-    port = _free_port()
+    port = free_port()
     files = ["--tls-cert-file", str(crt), "--tls-key-file", str(key), "--tls-auth-clients", "no"]
     made = RealRedis(tmp_path, "--port", "0", "--tls-port", str(port), *files)
     made.port = port
