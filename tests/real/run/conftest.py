@@ -107,7 +107,7 @@ class Caller:
     ) -> subprocess.CompletedProcess[str]:
         """Run it to its end."""
         process = self.start(mode, *arguments, env=env, **how)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=120)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def probe(
