@@ -67,7 +67,7 @@ def it_comes_up(stage: Stage) -> None:
         said_ready_while_open |= ready
         return False
 
-    until(locked, 10, "locked down")
+    until(locked, 30, "locked down")
     lock = (time.monotonic() - sidecar.started) * 1000
     sidecar.wait_ready()
     ready = (time.monotonic() - sidecar.started) * 1000
@@ -150,7 +150,7 @@ def a_rule_goes(stage: Stage) -> None:
     """Two downloads flow; the rule of one goes. The peers send ten octets fifty times a second, HTTP 0.9."""
     cut, cut_file = _download(stage, PACKAGES)
     kept, kept_file = _download(stage, ALLOWED)
-    until(lambda: _size(cut_file) > FLOW and _size(kept_file) > FLOW, 5, "two downloads that flow")
+    until(lambda: _size(cut_file) > FLOW and _size(kept_file) > FLOW, 30, "two downloads that flow")
     stage.type(stage.sandbox, "wc -c *.part | head -2")
     command = f'curl -X DELETE -H "{TOKEN_HEADER}: $TOKEN" http://guard:18080/policy \\\n    -d \'["{PACKAGES}"]\''
     started = time.monotonic()
@@ -194,7 +194,7 @@ def it_is_killed(stage: Stage) -> None:
     pid = sidecar.pid
     stage.type(stage.operator, f"kill -KILL {pid}    # all of it")
     sidecar.kill()  # has been: this collects it
-    until(lambda: not _runs(pid), 2, "the sidecar's end")
+    until(lambda: not _runs(pid), 30, "the sidecar's end")
     lab.sites.forget()
     commands = (f"curl http://{PACKAGES}/", f"curl http://{stage.packages}/", f"curl http://{METADATA}/")
     tried = [stage.type(stage.sandbox, command, lines=1) for command in commands]
