@@ -173,7 +173,7 @@ class Worker:
                 acceptor = Acceptor(
                     sock,
                     config.proxy_protocol_from,
-                    lambda address: self._gateway.protocol(address, context is not None),
+                    lambda: self._gateway.protocol("", context is not None),
                     timeout=config.limits.head_timeout,
                     most=config.limits.connections,
                     complain=lambda peer, words: self._log.warn(f"connection refused: {words}", peer=peer),

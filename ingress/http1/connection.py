@@ -46,6 +46,7 @@ class Connection(asyncio.Protocol):
     """The part of a client's connection that knows nothing of sandboxes. Times are in ticks, one a second."""
 
     __slots__ = (
+        "__weakref__",
         "_buffer",
         "_eof",
         "_last",
@@ -117,7 +118,7 @@ class Connection(asyncio.Protocol):
         core.stats.connections += 1
         core.stats.connections_total += 1
         self.transport.set_write_buffer_limits(high=core.limits.buffer_bytes)
-        core.clients.add(cast("Client", self))
+        core.arrived(cast("Client", self))
         if len(core.clients) > core.limits.connections:
             self.refuse(
                 Refusal(503, "connections", "the gateway has all the connections it takes", retry_after=1, close=True)

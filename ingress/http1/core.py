@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from typing import TYPE_CHECKING, Any, Protocol, cast
+from weakref import WeakSet
 
 from ingress.http1.client import Client
 from ingress.http1.connection import plain_address
@@ -81,6 +82,9 @@ class Gateway:
         self.now = 0.0
         """Seconds, as of the last tick: what pools are aged by."""
         self.clients: set[Client] = set()
+        self._arriving: WeakSet[Client] = WeakSet()
+        """Accepted and not among `clients` yet: for a turn of the loop, or until a TLS handshake or a PROXY header is
+        through. Who fails at that is simply forgotten."""
         self.tunnels: set[Tunnel] = set()
         self._trusted = tuple(trusted)
         self._endpoints: dict[tuple[tuple[str, str], str, int], Endpoint] = {}
@@ -93,7 +97,14 @@ class Gateway:
 
     def protocol(self, address: str = "", secure: bool = False) -> Client:
         """For a new connection. address: the client's where a PROXY header named it; secure: it comes by TLS."""
-        return Client(self, address, secure)
+        client = Client(self, address, secure)
+        self._arriving.add(client)
+        return client
+
+    def arrived(self, client: Client) -> None:
+        """Its connection stands."""
+        self._arriving.discard(client)
+        self.clients.add(client)
 
     # what connections ask
 
@@ -221,7 +232,10 @@ class Gateway:
                 self._waiting.pop(sandbox_id, None)
 
     async def drain(self, seconds: float) -> None:
-        """Let what is open finish, for so many seconds; then break it off. No new connection may come meanwhile."""
+        """Let what is open finish, for so many seconds; then break it off. No new connection may come meanwhile.
+
+        One that was accepted a moment ago is open too, though it is not among the clients yet.
+        """
         self.draining = True
         for endpoint in self._endpoints.values():
             endpoint.close_idle(math.inf)
@@ -230,9 +244,10 @@ class Gateway:
         for tunnel in list(self.tunnels):
             tunnel.going_away()
         began = self._loop.time()
-        while (self.clients or self.tunnels) and self._loop.time() < began + seconds:
+        while (self.clients or self.tunnels or self._arriving) and self._loop.time() < began + seconds:
             await asyncio.sleep(0.05)
             if self._loop.time() > began + LAST_REQUEST:
+                self._arriving.clear()
                 for client in list(self.clients):
                     client.close_idle()
         for client in list(self.clients):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Sequence
 
+    from ingress.http1.connection import Connection
     from policies.address import Network
 
 AT_ONCE = 64
@@ -34,16 +35,16 @@ PAUSE = 0.1
 class Acceptor:
     """Takes connections from one listening socket until it is stopped.
 
-    protocol: makes a connection's protocol, for a client's address ("": the connection's own). timeout: seconds for the
-    header, and for a TLS handshake. most: connections that may be in either; the rest waits in the kernel's queue.
-    complain: is told the address of a peer that did not keep to the agreement, and how.
+    protocol: makes a connection's protocol, as soon as it is accepted; it hears its client's address later. timeout:
+    seconds for the header, and for a TLS handshake. most: connections that may be in either; the rest waits in the
+    kernel's queue. complain: is told the address of a peer that did not keep to the agreement, and how.
     """
 
     def __init__(
         self,
         sock: socket.socket,
         trusted: Sequence[Network],
-        protocol: Callable[[str], asyncio.Protocol],
+        protocol: Callable[[], Connection],
         *,
         timeout: float,
         most: int,
@@ -99,7 +100,7 @@ class Acceptor:
                 self._loop.call_later(PAUSE, self._resume)
                 return
             sock.setblocking(False)
-            task = self._loop.create_task(self._take(sock, address[0]))
+            task = self._loop.create_task(self._take(sock, address[0], self._protocol()))
             self._tasks.add(task)
             task.add_done_callback(self._done)
             if len(self._tasks) >= self._most:
@@ -110,8 +111,7 @@ class Acceptor:
         self._tasks.discard(task)
         self._resume()
 
-    async def _take(self, sock: socket.socket, peer: str) -> None:
-        client = ""
+    async def _take(self, sock: socket.socket, peer: str, protocol: Connection) -> None:
         try:
             if self._is_trusted(peer):
                 async with asyncio.timeout(self._timeout):
@@ -119,9 +119,9 @@ class Acceptor:
                 if header is None:
                     sock.close()  # a port scan, or a balancer that only looks whether somebody listens
                     return
-                client = header.address
+                protocol.address = header.address
             await self._loop.connect_accepted_socket(
-                lambda: self._protocol(client),
+                lambda: protocol,
                 sock,
                 ssl=self._tls,
                 ssl_handshake_timeout=self._timeout if self._tls is not None else None,

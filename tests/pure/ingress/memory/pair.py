@@ -62,7 +62,8 @@ class Pair:
         routes.put(Sandbox("safe", "198.51.100.2", token=TOKEN))
         gate = Gate(GateSettings(frozenset(("header", "uri"))), routes, KeyRing(), Throttle())
         self.stats = Stats()
-        core = Gateway(gate, Targets(), routes, Limits(), self.stats, stripped=gate.stripped)  # type: ignore[arg-type]
+        targets: Any = Targets()
+        core = self.core = Gateway(gate, targets, routes, Limits(), self.stats, stripped=gate.stripped)
         self.client: Client = core.protocol()
         self.outer, self.inner = Wire(), Wire()
         self.client.connection_made(self.outer)  # type: ignore[arg-type]
