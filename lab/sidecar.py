@@ -196,9 +196,14 @@ class Sidecar:
         self.start()
 
     def close(self) -> None:
-        """End it whatever it is doing. The rules that it leaves standing go with the namespace (or `Lab.unguard`)."""
+        """End it whatever it is doing, and whoever belongs to it: they die with it, but a moment later, and until then
+        would answer in the next one's place. The rules that it leaves standing go with the namespace (or `Lab.unguard`)."""
         if self.process is not None and self.process.poll() is None:
+            family = _descendants(self.process.pid)
             self.kill()
+            deadline = time.monotonic() + 60.0
+            while any(map(_lives, family)) and time.monotonic() < deadline:
+                time.sleep(0.002)
         self._folder.cleanup()
 
     def _end(self, number: int, seconds: float) -> int:
@@ -283,6 +288,20 @@ def _is_first(pid: int) -> bool:
                 numbers = line.split()[1:]
                 return len(numbers) > 1 and numbers[-1] == "1"
     return False
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process still holds anything: not gone, and not only waiting to be buried."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
+def _descendants(pid: int) -> list[int]:
+    found = _children(pid)
+    for child in found:
+        found += _children(child)  # which are looked through as well
+    return found
 
 
 def _children(pid: int) -> list[int]:
