@@ -197,7 +197,7 @@ class Sidecar:
 
     def close(self) -> None:
         """End it whatever it is doing, and whoever belongs to it: they die with it, but a moment later, and until then
-        would answer in the next one's place. The rules that it leaves standing go with the namespace (or `Lab.unguard`)."""
+        would answer in the next one's place. The rules that it leaves go with the namespace (or `Lab.unguard`)."""
         if self.process is not None and self.process.poll() is None:
             family = _descendants(self.process.pid)
             self.kill()
