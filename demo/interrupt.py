@@ -30,7 +30,7 @@ def interruptible() -> Iterator[None]:
     """Inside, SIGINT, SIGTERM and SIGHUP raise Interrupted in this thread, once; cleaning up is left in peace."""
     main = threading.main_thread().ident
     assert main == threading.get_ident()
-    over = threading.Event()
+    heard = threading.Event()
 
     def once(number: int, _: FrameType | None) -> NoReturn:
         for each in (signal.SIGUSR1, signal.SIGTERM, signal.SIGHUP):
@@ -38,19 +38,35 @@ def interruptible() -> Iterator[None]:
         raise Interrupted(signal.SIGINT if number == signal.SIGUSR1 else number)
 
     def watch() -> None:
-        while signal.sigwait({signal.SIGINT}) and not over.is_set():
+        while signal.sigwait({signal.SIGINT, signal.SIGUSR2}) == signal.SIGINT:
+            heard.set()
             signal.pthread_kill(main, signal.SIGUSR1)
 
+    def stop() -> bool:
+        """End the watch; whether it has heard anything."""
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        if watcher.is_alive():
+            signal.pthread_kill(watcher.ident or 0, signal.SIGUSR2)
+            watcher.join()
+        return heard.is_set()
+
     before = {number: signal.signal(number, once) for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGHUP)}
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGUSR2})
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR2})
     try:
-        yield
+        try:
+            yield
+        except Exception as error:
+            # A child that takes signals all the same may have ended of this one, and what missed it came here first.
+            if stop():
+                raise Interrupted(signal.SIGINT) from error
+            raise
+        if stop():
+            raise Interrupted(signal.SIGINT)
     finally:
-        over.set()
-        signal.pthread_kill(watcher.ident or 0, signal.SIGINT)
-        watcher.join()
+        stop()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         for number, handler in before.items():
             signal.signal(number, handler)
