@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ def turns(loop: Loop, turns: int) -> None:
 def test_one_that_ends_while_its_guard_is_made_leaves_nothing(lab: Lab, processes: Processes, after: int) -> None:
     loop = Loop()
     turns(loop, 1)
+    gc.collect()  # what other tests have left to it must not go in the middle of this one
     before, networks = len(os.listdir("/proc/self/fd")), networks_open()
     ward = made(lab, loop, processes.start(lab.sandbox))
     said: list[str] = []
@@ -48,7 +50,8 @@ def test_one_that_ends_while_its_guard_is_made_leaves_nothing(lab: Lab, processe
     assert said[told:] == [], "nobody waits for it any more"
     assert said in ([], [""])
     assert networks_open() == networks
-    assert len(os.listdir("/proc/self/fd")) == before
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= before
     loop.close()
 
 
