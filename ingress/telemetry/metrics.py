@@ -35,6 +35,8 @@ FRESH = 5.0
 _HALF = SLOT // 2
 _HEADER = struct.Struct("<QII")  # sequence, length, CRC-32 of both and of the payload; sequence 0: never written
 _LARGEST = _HALF - _HEADER.size
+_LOOKS = 64
+"""Times that a reader looks at a slot before it takes the newest it has seen."""
 # Known by every worker alike, so the sum would say nothing.
 _SHARED = ("sandboxes", "degraded")
 
@@ -65,13 +67,18 @@ class Board:
         """The newest whole payload of a slot; None: there is none yet."""
         base = slot * SLOT
         best = (0, b"")
-        for _ in range(8):
+        for _ in range(_LOOKS):
             found = max(self._whole(base), self._whole(base + _HALF))
-            if found[0] == best[0]:
+            if found[0] == best[0] and (best[0] or not self._begun(base)):
                 break
-            # Looked at once more: were the writer to come by twice meanwhile, an older half could look like the newest.
+            # Looked at once more: were the writer to come by twice meanwhile, an older half could look like the newest,
+            # or neither half would look whole.
             best = max(best, found)
         return best[1] if best[0] else None
+
+    def _begun(self, base: int) -> bool:
+        """Whether anything was ever written to a slot, be it half."""
+        return any(_HEADER.unpack_from(self._memory, at)[0] for at in (base, base + _HALF))
 
     def _half(self, at: int) -> int:
         """The sequence of a half if it is whole, else 0."""

@@ -11,6 +11,7 @@ import re
 import select
 import signal
 import struct
+import subprocess
 import termios
 import time
 from pathlib import Path
@@ -42,6 +43,18 @@ def namespaces() -> dict[str, set[int]]:
             with contextlib.suppress(OSError):
                 found.setdefault(os.readlink(entry / "ns/net"), set()).add(int(entry.name))
     return found
+
+
+@contextlib.contextmanager
+def held(inside: str) -> Iterator[None]:
+    """Keep a namespace's number from being given to the next one, as it would be in the very moment of its end."""
+    pid = min(namespaces()[inside])
+    kept = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        assert os.readlink(f"/proc/self/fd/{kept}") == inside
+        yield
+    finally:
+        os.close(kept)
 
 
 def family(pid: int) -> set[int]:
@@ -115,17 +128,21 @@ def test_sigkill_leaves_nothing(connected: Any) -> None:
     assert until(complete)
     names = list(members.values())
     assert any(name.startswith(("pasta", "passt", "slirp4netns")) for name in names), names
-    assert inside in namespaces()
-    process.kill()
-    process.wait()
-    assert until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in members))
-    assert until(lambda: inside not in namespaces())
+    with held(inside):
+        process.kill()
+        process.wait()
+        assert until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in members))
+        assert until(lambda: inside not in namespaces())
 
 
 def test_an_ordinary_end_leaves_nothing(connected: Any) -> None:
-    done = connected.run("closed", "--", "sh", "-c", "readlink /proc/self/ns/net; setsid sleep 600 & exit 4")
-    assert done.returncode == 4
-    assert until(lambda: done.stdout.strip() not in namespaces())
+    script = "readlink /proc/self/ns/net; setsid sleep 600 & read _; exit 4"
+    process = connected.start("closed", "--", "sh", "-c", script, stdin=subprocess.PIPE)
+    inside = process.stdout.readline().strip()
+    with held(inside):
+        process.communicate("\n", timeout=120)
+        assert process.returncode == 4
+        assert until(lambda: inside not in namespaces())
 
 
 def test_the_guards_death_ends_the_command(caller: Any) -> None:

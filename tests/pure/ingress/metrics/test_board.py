@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -88,6 +89,31 @@ def test_half_a_write_is_never_read(data: st.DataObject) -> None:
     assert len(stored) == len(changed) or whole == payloads[-1]
     assert board.write(0, b"the next worker")
     assert board.read(0) == b"the next worker"
+
+
+class Overtaken(bytearray):
+    """Memory whose writer comes by twice during each of a reader's first looks, so that neither half is read whole."""
+
+    times = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        if self.times:
+            self.times -= 1
+            writer = Board(1, bytearray(self))
+            writer.write(0, b"newer than with %d to come" % self.times)
+            writer.write(0, b"newest with %d to come" % self.times)
+            self[:] = writer._memory
+        return super().__getitem__(key)
+
+
+@pytest.mark.parametrize("times", range(9))
+def test_a_reader_that_is_overtaken_looks_again(times: int) -> None:
+    memory = Overtaken(SLOT)
+    board = Board(1, memory)
+    assert board.write(0, b"older")
+    assert board.write(0, b"old")
+    memory.times = times
+    assert board.read(0) == (b"newest with 0 to come" if times else b"old")
 
 
 def test_what_does_not_fit_leaves_the_last_one() -> None:
