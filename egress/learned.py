@@ -71,6 +71,12 @@ class Learned:
     # -- answers -------------------------------------------------------------------------------------------------
     def write(self, grants: Sequence[Grant]) -> None:
         """Into the kernel. Raises SetFull, FirewallError."""
+        if len(grants) == 1:
+            ((packed, ports, seconds, fresh, _),) = grants
+            if fresh:  # what most answers come to
+                self._firewall.add_learned(self._classes[ports], packed, int(seconds * 1000))
+                self.batches += 1
+                return
         classes: dict[int, dict[bytes, int]] = {}
         entries: dict[bytes, int] = {}
         last = None

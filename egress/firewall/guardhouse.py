@@ -21,7 +21,7 @@ from egress.netns import Namespace, secret
 from policies.values import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from egress.firewall import nflog
     from egress.firewall.abilities import Capabilities
@@ -162,10 +162,6 @@ class Firewall:
             site = site._replace(raw="standing")
         self._loader.change("\n".join(netdev(site, stamp)) + "\n", site)
 
-    def assume(self, *, socket_match: bool = True, ct_timeout: bool = True) -> None:
-        """Believe this of the kernel: for tests of what an older one gets."""
-        self._loader.site = self._loader.look()._replace(socket_match=socket_match, ct_timeout=ct_timeout)
-
     def capabilities(self) -> Capabilities:
         """What holds here. Call after `lock` or `load`, which find out."""
         from egress.firewall.abilities import capabilities
@@ -208,9 +204,9 @@ class Firewall:
                 sets[learned_set(size, index)] = mine
         self._open_writer().write(sets, new=new)
 
-    def delete_learned(self, entries: Iterable[tuple[int, bytes]]) -> None:
-        """(class, packed) each; what isn't there is no error. Raises FirewallError."""
-        self._open_writer().delete([(learned_set(len(packed), index), packed) for index, packed in entries])
+    def add_learned(self, index: int, packed: bytes, left: int) -> None:
+        """`write_learned` of one address of a class that should not be there yet, for `left` milliseconds."""
+        self._open_writer().put(learned_set(len(packed), index), packed, left)
 
     def learned(self, index: int) -> list[tuple[bytes, int]]:
         """What a class's sets hold: (packed, milliseconds left). Raises FirewallError (no such sets)."""

@@ -42,7 +42,7 @@ from policies.values import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 CHUNK = 1024  # elements a message: one attribute holds 64 KiB
 ANSWER = 16_384  # octets read of what the kernel says to one message
@@ -87,7 +87,7 @@ class SetWriter:
             pass
         self._table = text(1, table)
         self._names: dict[str, bytes] = {}
-        self._pieces: dict[tuple[bytes, int], _Pieces] = {}
+        self._pieces: dict[tuple[str, int], _Pieces] = {}
         self._sequence = 1
 
     def close(self) -> None:
@@ -100,17 +100,12 @@ class SetWriter:
         then nothing of it was written. `new`: none of them should be there, so they are only put in; where one is all
         the same, the kernel says so and has written nothing, and they are written as any others.
         """
-        if new and len(sets) == 1:  # what most answers come to
+        if new and len(sets) == 1:
             ((name, elements),) = sets.items()
             ends = set(elements.values())
             if len(ends) == 1 and len(elements) <= CHUNK:
-                prefix = self._names.get(name) or self._name(name)
                 try:
-                    if len(elements) == 1:
-                        ((key, left),) = elements.items()
-                        self._put_one(prefix, key, left)
-                    else:
-                        self._put(prefix, elements, ends.pop())
+                    self._put(self._names.get(name) or self._name(name), elements, ends.pop())
                 except KernelError as error:
                     if error.code != errno.EEXIST:
                         raise
@@ -139,19 +134,25 @@ class SetWriter:
         else:
             self._commit(bodies)
 
-    def delete(self, elements: Iterable[tuple[str, bytes]]) -> None:
-        """Take (set, packed address) out; what isn't there is no error. One transaction. Raises FirewallError."""
-        sets: dict[str, dict[bytes, int]] = {}
-        for name, packed in elements:
-            sets.setdefault(name, {})[packed] = 1000
-        bodies: list[_Change] = []
-        for name, entries in sets.items():
-            prefix = self._names.get(name) or self._name(name)
-            keys = list(entries)
-            for at in range(0, len(keys), CHUNK):
-                bodies += _refresh(prefix, dict.fromkeys(keys[at : at + CHUNK], 1000))[:2]
-        if bodies:
-            self._commit(bodies)
+    def put(self, name: str, key: bytes, left: int) -> None:
+        """`write` of one new element, which is what most answers come to: all that a set's messages do not have in
+        common is put between what they have."""
+        layout, begin, change, front, end = self._pieces.get((name, len(key))) or self._cut(name, len(key))
+        sequence = self._sequence
+        self._sequence = sequence + 3 if sequence < 0x7FFF0000 else 1
+        try:
+            self._transact(
+                layout.pack(
+                    begin, sequence, change, sequence + 1, front, key, _TIMEOUT, _MILLISECONDS.pack(left),
+                    end, sequence + 2, 0, _GENERIC_BATCH,
+                ),
+                sequence,
+                sequence + 1,
+            )  # fmt: skip
+        except KernelError as error:
+            if error.code != errno.EEXIST:
+                raise
+            self.write({name: {key: left}})
 
     def _name(self, name: str) -> bytes:
         prefix = self._names[name] = self._table + text(2, name)
@@ -181,23 +182,9 @@ class SetWriter:
             sequence + 1,
         )  # fmt: skip
 
-    def _put_one(self, prefix: bytes, key: bytes, left: int) -> None:
-        """The same of one element: all that a set's messages do not have in common is put between what they have."""
-        pieces = self._pieces.get((prefix, len(key))) or self._cut(prefix, len(key))
-        layout, begin, change, front, end = pieces
-        sequence = self._sequence
-        self._sequence = sequence + 3 if sequence < 0x7FFF0000 else 1
-        self._transact(
-            layout.pack(
-                begin, sequence, change, sequence + 1, front, key, _TIMEOUT, _MILLISECONDS.pack(left),
-                end, sequence + 2, 0, _GENERIC_BATCH,
-            ),
-            sequence,
-            sequence + 1,
-        )  # fmt: skip
-
-    def _cut(self, prefix: bytes, size: int) -> _Pieces:
+    def _cut(self, name: str, size: int) -> _Pieces:
         """What the messages with one element of this set have in common, between their numbers, their key and time."""
+        prefix = self._names.get(name) or self._name(name)
         front = _NEW[size]
         listed = len(front) + size + len(_TIMEOUT) + _MILLISECONDS.size
         begin = _HEADING.pack(20, BATCH_BEGIN, REQUEST)
@@ -205,7 +192,7 @@ class SetWriter:
         head = struct.pack("=I4s", 0, _GENERIC) + prefix + _ATTR.pack(4 + listed, 3 | NESTED) + front
         layout = struct.Struct(f"=8sI{len(change)}sI{len(head)}s{size}s4s8s8sII4s")
         found = layout, begin, change, head, _HEADING.pack(20, BATCH_END, REQUEST)
-        self._pieces[prefix, size] = found
+        self._pieces[name, size] = found
         return found
 
     def _commit(self, bodies: Sequence[_Change], only: int = CREATE) -> None:

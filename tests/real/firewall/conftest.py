@@ -86,12 +86,21 @@ class Guarded:
 
     def load(self, *, has_socket_match: bool = True, **changes: Any) -> RulesetSpec:
         spec = self.spec(**changes)
-        self.firewall.assume(socket_match=has_socket_match)
+        self.assume(socket_match=has_socket_match)
         self.firewall.load(spec)
         return spec
 
+    def assume(self, **abilities: Any) -> None:
+        """Have the firewall believe this of the kernel."""
+        loader = self.firewall._loader
+        loader.site = loader.look()._replace(**abilities)
+
     def learn(self, address: str, index: int = 0, seconds: float = 60) -> None:
         self.firewall.write_learned({index: {packed(address): int(seconds * 1000)}})
+
+    def forget(self, *addresses: str, name: str = "learned4_0", table: str = "sallyport") -> None:
+        """Take elements out of a set, which the sidecar itself never does."""
+        self.lab.sandbox.nft(f"delete element inet {table} {name} {{ {', '.join(addresses)} }}\n")
 
     def flows(self) -> list[Flow]:
         """Every flow the kernel knows, ours included."""

@@ -84,7 +84,7 @@ def test_the_kernels_words_are_told(guarded: Guarded) -> None:
 
 
 def test_a_kernel_without_comforts_gets_a_ruleset_all_the_same(guarded: Guarded) -> None:
-    guarded.firewall.assume(socket_match=False, ct_timeout=False)
+    guarded.assume(socket_match=False, ct_timeout=False)
     guarded.firewall.load(guarded.spec())
     guarded.learn("198.51.100.10")
     assert guarded.lab.connect("198.51.100.10", 80) == "connected"

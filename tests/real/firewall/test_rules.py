@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from egress.firewall import nft
+from egress.firewall.ruleset import learned_set
 from policies.address import Network
 from policies.ports import EVERYTHING, FULL, PortSet
 from tests.real.firewall import packets
@@ -94,7 +95,8 @@ def test_a_learned_address_opens_on_its_classs_ports(guarded: Guarded, site: str
     assert lab.ping(site) == "connected"
     assert lab.connect(site, 853) == "refused"
     assert lab.udp(site, 853) != "connected"
-    guarded.firewall.delete_learned([(0, packed(site)), (1, packed(site))])
+    for index in (0, 1):
+        guarded.forget(site, name=learned_set(len(packed(site)), index))
     assert lab.connect(site, 80) == "refused"
 
 

@@ -24,7 +24,7 @@ def stored(guarded: Guarded, name: str) -> dict[bytes, int | None]:
         return {element.key: element.left for element in elements(sock, "sallyport", name)}
 
 
-def test_write_refresh_delete(guarded: Guarded) -> None:
+def test_write_and_refresh(guarded: Guarded) -> None:
     guarded.load(learned={0: [(packed("192.0.2.1"), 5000)]})
     firewall = guarded.firewall
     two, six = packed("192.0.2.2"), packed("2001:db8::1")
@@ -39,8 +39,9 @@ def test_write_refresh_delete(guarded: Guarded) -> None:
     assert (left[packed("192.0.2.2")] or 0) <= 500
     time.sleep(0.7)
     firewall.write_learned({0: {packed("192.0.2.2"): 5000}})  # expired, perhaps not collected
-    firewall.delete_learned([(0, packed("192.0.2.1")), (0, packed("192.0.2.99"))])
-    assert set(stored(guarded, "learned4_0")) == {packed("192.0.2.2")}
+    left = stored(guarded, "learned4_0")
+    assert set(left) == {packed("192.0.2.1"), packed("192.0.2.2")}
+    assert 4000 < (left[packed("192.0.2.2")] or 0) <= 5000
 
 
 def test_what_is_called_new_and_is_there_is_renewed_all_the_same(guarded: Guarded) -> None:
@@ -56,14 +57,27 @@ def test_what_is_called_new_and_is_there_is_renewed_all_the_same(guarded: Guarde
     assert (stored(guarded, "learned4_0")[three] or 0) > 55000
 
 
+@pytest.mark.parametrize("address", ["192.0.2.7", "2001:db8::7"])
+def test_one_new_address_alone(guarded: Guarded, address: str) -> None:
+    """As the batch: there with its time, renewed where it was there before, and new where its time was up."""
+    guarded.load()
+    key, name = packed(address), "learned4_0" if "." in address else "learned6_0"
+    for left in (60000, 30000):
+        guarded.firewall.add_learned(0, key, left)
+        assert left - 5000 < (stored(guarded, name)[key] or 0) <= left
+    guarded.firewall.add_learned(0, key, 200)
+    time.sleep(0.4)
+    assert not any(stored(guarded, name).values())
+    guarded.firewall.add_learned(0, key, 60000)
+    assert (stored(guarded, name)[key] or 0) > 55000
+
+
 def test_thousands_at_once(guarded: Guarded) -> None:
     guarded.load()
     addresses = [(0x0B000000 + number).to_bytes(4, "big") for number in range(5000)]
     guarded.firewall.write_learned({0: dict.fromkeys(addresses, 60000)})
     # The table is made larger behind our back, and a listing meanwhile may pass over what is being moved.
     assert packets.eventually(lambda: set(stored(guarded, "learned4_0")) == set(addresses))
-    guarded.firewall.delete_learned([(0, address) for address in addresses])
-    assert not stored(guarded, "learned4_0")
 
 
 def test_a_full_set_says_so_and_nothing_of_the_batch_is_written(guarded: Guarded) -> None:
@@ -75,13 +89,17 @@ def test_a_full_set_says_so_and_nothing_of_the_batch_is_written(guarded: Guarded
     writer.write({"s": four})  # a refresh in a full set
     with pytest.raises(SetFull):
         writer.write({"s": {bytes([192, 0, 2, 9]): 60000}})
-    writer.delete([("s", bytes([192, 0, 2, 0]))])
+    with pytest.raises(SetFull):
+        writer.put("s", bytes([192, 0, 2, 9]), 60000)
+    guarded.forget("192.0.2.0", name="s", table="full")
     with pytest.raises(SetFull):
         writer.write({"s": {bytes([192, 0, 2, number]): 60000 for number in (10, 11)}})
     with guarded.namespace.netlink(NETLINK_NETFILTER) as sock:
         assert {element.key[3] for element in elements(sock, "full", "s")} == {1, 2, 3}
     with pytest.raises(FirewallError, match="No such file"):
         writer.write({"absent": {bytes([192, 0, 2, 1]): 60000}})
+    with pytest.raises(FirewallError, match="No such file"):
+        writer.put("absent", bytes([192, 0, 2, 1]), 60000)
     writer.write({"s": {key: left for key, left in four.items() if key[3]}})
     writer.close()
 
