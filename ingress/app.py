@@ -30,6 +30,7 @@ from ingress.settings.flags import ConfigError
 from ingress.telemetry.admin import Admin
 from ingress.telemetry.log import Access, Log
 from ingress.telemetry.metrics import Publisher, gather, render
+from ingress.telemetry.rally import Rally
 from ingress.telemetry.stats import Stats
 from ingress.telemetry.usage import usage
 
@@ -165,6 +166,7 @@ class Worker:
 
     async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
         config = self._config
+        self._rally = Rally(self._memory.board, self._memory.bells, self._seat.number, self._publish, loop)
         context = self._plan.certificate.context if self._plan.certificate else None
         for sock in self._seat.main:
             if config.proxy_protocol_from:
@@ -192,7 +194,7 @@ class Worker:
                     )
                 )
         if self._seat.admin:
-            self._admin = Admin(self._state, self._metrics)
+            self._admin = Admin(self._state, self._metrics, self._rally.call)
             self._admin_server = await loop.create_server(self._admin.protocol, sock=self._seat.admin[0], backlog=64)
 
     # -- the provider ----------------------------------------------------------------------------------------------
@@ -283,7 +285,6 @@ class Worker:
         return True, f"degraded: {degraded}" if degraded else "ok"
 
     def _metrics(self) -> bytes:
-        self._publish()
         return render(gather(self._memory.board, time.monotonic()), _version(), self._plan.began)
 
     # -- the end ---------------------------------------------------------------------------------------------------

@@ -48,6 +48,7 @@ class Shared(NamedTuple):
 
     throttle: Throttle
     board: Board
+    bells: tuple[int, ...]  # eventfds, one for each worker: see telemetry/rally.py
     claims: Claims | None
 
 
@@ -117,7 +118,8 @@ def shared(plan: Plan, workers: int, handed: Mapping[str, tuple[int, bytes]]) ->
         from ingress.renewal.intents import Claims
 
         claims = Claims()
-    return Shared(Throttle(key, descriptor), Board(workers), claims)
+    bells = tuple(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(workers))
+    return Shared(Throttle(key, descriptor), Board(workers), bells, claims)
 
 
 def to_hand(memory: Shared) -> dict[str, tuple[int, bytes]]:

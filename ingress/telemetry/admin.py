@@ -40,16 +40,19 @@ class Admin:
 
     state: `(ready, text)` at once; the text is `ok` or `degraded: ...` where ready, else `starting: ...` or `draining`.
     metrics: the whole text for Prometheus, at once.
+    rally: whether the numbers will be those of now only in a moment; then it calls what it is given.
     """
 
     def __init__(
         self,
         state: Callable[[], tuple[bool, str]],
         metrics: Callable[[], bytes],
+        rally: Callable[[Callable[[], None]], bool],
         timeouts: Timeouts = Timeouts(),  # noqa: B008 - it is a frozen value
     ) -> None:
         self.state = state
         self.metrics = metrics
+        self.rally = rally
         self.timeouts = timeouts
         self.closing = False
         self.open: dict[AdminConnection, None] = {}
@@ -100,6 +103,8 @@ class AdminConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._buffer = b""
         self._blocked = False
+        self._asked: RequestHead | None = None
+        """A request for numbers, while they come in; what is behind it waits."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass of it
@@ -130,14 +135,14 @@ class AdminConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._blocked = False
-        if self._transport is not None and not self._transport.is_closing():
+        if self._transport is not None and not self._transport.is_closing() and self._asked is None:
             self._transport.resume_reading()
             self._between()
             self._go_on()
 
     def close(self) -> None:
-        """End the connection when what was answered is out."""
-        if self._transport is not None:
+        """End the connection when what was answered is out, and what is being answered now."""
+        if self._transport is not None and self._asked is None:
             self._transport.close()
             self._wait(self._admin.timeouts.write, self.abort)
 
@@ -149,8 +154,9 @@ class AdminConnection(asyncio.Protocol):
 
     def _go_on(self) -> None:
         """Answer every request whose head is whole, as long as the client takes the answers."""
-        assert self._transport is not None
-        while not self._blocked and not self._transport.is_closing():
+        while self._transport is not None and not self._transport.is_closing():
+            if self._blocked or self._asked is not None:
+                return
             end = self._buffer.find(b"\r\n\r\n", 0, HEAD_BYTES)
             if end < 0:
                 if len(self._buffer) >= HEAD_BYTES:
@@ -162,7 +168,20 @@ class AdminConnection(asyncio.Protocol):
             except BadHead as error:
                 self._say_no(error.status, str(error))
                 return
+            if _path(head.target) == b"/metrics" and self._admin.rally(self._rallied):
+                self._asked = head
+                self._transport.pause_reading()
+                self._wait(self._admin.timeouts.write, self.abort)
+            else:
+                self._serve(head)
+
+    def _rallied(self) -> None:
+        head, self._asked = self._asked, None
+        if head is not None and self._transport is not None and not self._transport.is_closing():
+            if not self._blocked:
+                self._transport.resume_reading()
             self._serve(head)
+            self._go_on()
 
     def _serve(self, head: RequestHead) -> None:
         admin = self._admin

@@ -1,7 +1,8 @@
 """The workers' counters, summed and written as Prometheus reads them. Pure but for the shared buffer.
 
-Each worker publishes its snapshot about once a second into a slot of its own in memory that the master made before it
-forked; whoever is asked for `/metrics` sums the slots. Nobody waits for anybody:
+Each worker publishes its snapshot about once a second, and when it is called (rally.py), into a slot of its own in
+memory that the master made before it forked; whoever is asked for `/metrics` sums the slots. No reader holds up a
+writer:
 
     slot:  [ half 0: sequence length crc | JSON ][ half 1: sequence length crc | JSON ]
 
@@ -13,6 +14,7 @@ counter never goes back.
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import platform
 import struct
@@ -114,6 +116,12 @@ class Publisher:
             snapshot["counters" if name == "cpu_seconds" else "gauges"][name] = value
         payload = json.dumps({"at": now, "snapshot": _sum((self._base, snapshot))}, separators=(",", ":"))
         return self._board.write(self._slot, payload.encode())
+
+
+def published(board: Board, slot: int) -> float:
+    """When a slot was published last, on the system's monotonic clock; -inf: never."""
+    payload = board.read(slot)
+    return -math.inf if payload is None else float(json.loads(payload)["at"])
 
 
 def gather(board: Board, now: float) -> Snapshot:

@@ -9,7 +9,7 @@ from ingress.telemetry.admin import Admin
 
 
 def ask(target: str, method: str = "GET", state: tuple[bool, str] = (True, "ok")) -> tuple[int, bytes, bytes, bytes]:
-    admin = Admin(lambda: state, lambda: b"numbers\n")
+    admin = Admin(lambda: state, lambda: b"numbers\n", lambda _: False)
     return admin.answer(read_request(f"{method} {target} HTTP/1.1\r\nHost: gateway\r\n\r\n".encode()))
 
 

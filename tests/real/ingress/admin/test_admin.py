@@ -31,8 +31,15 @@ class Place:
     def __init__(self, timeouts: Timeouts) -> None:
         self.state = (True, "ok")
         self.text = b"numbers\n"
-        self.admin = Admin(lambda: self.state, lambda: self.text, timeouts)
+        self.late = False
+        self.called: list[Callable[[], None]] = []
+        self.admin = Admin(lambda: self.state, lambda: self.text, self.rally, timeouts)
         self.port = 0
+
+    def rally(self, done: Callable[[], None]) -> bool:
+        if self.late:
+            self.called.append(done)
+        return self.late
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
@@ -125,6 +132,54 @@ def test_pipelined_requests_are_answered_in_order() -> None:
         assert found[1][2] == b""
         assert found[1][1]["content-length"] == "3"
         assert found[2][2] == b"numbers\n"
+
+    play(scene)
+
+
+def test_what_is_behind_a_request_for_numbers_waits_until_they_are_in() -> None:
+    async def scene(place: Place) -> None:
+        place.late = True
+        metrics = GET.replace(b"/readyz", b"/metrics")
+        async with place.client() as (reader, writer):
+            writer.write(metrics + GET + metrics)
+            writer.write_eof()
+            await until(lambda: bool(place.called))
+            place.text = b"newer\n"
+            place.called.pop()()
+            place.text = b"newest\n"
+            await until(lambda: bool(place.called))
+            place.called.pop()()
+            data = await reader.read()
+        found = responses(data, "GET", "GET", "GET")
+        assert [body for _, _, body in found] == [b"newer\n", b"ok\n", b"newest\n"]
+
+    play(scene)
+
+
+def test_who_left_before_the_numbers_were_in_harms_nobody() -> None:
+    async def scene(place: Place) -> None:
+        place.late = True
+        async with place.client() as (_, writer):
+            writer.write(GET.replace(b"/readyz", b"/metrics"))
+            await until(lambda: bool(place.called))
+            next(iter(place.admin.open)).abort()
+        place.called.pop()()
+        assert not place.admin.open
+        assert (await place.exchange(b"GET /readyz HTTP/1.0\r\n\r\n")).endswith(b"ok\n")
+
+    play(scene)
+
+
+def test_an_answer_that_waits_for_numbers_outlives_the_closing() -> None:
+    async def scene(place: Place) -> None:
+        place.late = True
+        async with place.client() as (reader, writer):
+            writer.write(GET.replace(b"/readyz", b"/metrics"))
+            await until(lambda: bool(place.called))
+            place.admin.close()
+            place.called.pop()()
+            ((status, headers, body),) = responses(await reader.read(), "GET")
+            assert (status, headers["connection"], body) == (200, "close", b"numbers\n")
 
     play(scene)
 

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.real.ingress.conftest import ask
+
 CHECKOUT = Path(__file__).resolve().parents[4]
 BOX: dict[str, Any] = {"box": {"host": "127.0.0.1"}}
 
@@ -121,14 +123,30 @@ def test_metrics_are_of_all_workers_and_never_go_back(start_gateway: Any, origin
         lines = [line for line in text.splitlines() if line.startswith("sallyport_ingress_requests_total{")]
         return sum(int(float(line.rpartition(" ")[2])) for line in lines if 'code="200"' in line)
 
-    for _ in range(30):
+    for number in range(1, 31):
         assert gateway.get(origin.path()).status == 200
-    wait_until(lambda: served() >= 30, "thirty requests counted")
+        assert served() == number  # whichever worker is asked
     before = served()
     for pid in gateway.workers:
         os.kill(pid, signal.SIGKILL)
     wait_until(lambda: len(gateway.workers) == 2, "two workers")
     assert served() >= before
+
+
+def test_metrics_do_not_wait_for_a_worker_that_stands_still(start_gateway: Any, origin: Any) -> None:
+    gateway = start_gateway(BOX, workers=2)
+    assert gateway.get(origin.path()).status == 200
+
+    def answers_without(still: int) -> bool:
+        os.kill(still, signal.SIGSTOP)
+        try:
+            return b"sallyport_ingress_requests_total" in ask(gateway.admin_port, "/metrics", timeout=5).body
+        except TimeoutError:
+            return False
+        finally:
+            os.kill(still, signal.SIGCONT)
+
+    assert any(answers_without(pid) for pid in gateway.workers)  # one of them has the admin port
 
 
 def test_connections_of_the_other_workers_survive_a_death(start_gateway: Any, origin: Any) -> None:
