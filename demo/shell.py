@@ -7,8 +7,10 @@ person would else have to type: no progress bar, no waiting for minutes, and a p
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
+import signal
 import subprocess
 import time
 from typing import TYPE_CHECKING, Any
@@ -81,13 +83,20 @@ class Shell:
         return process
 
     def close(self) -> None:
+        """End it and what it is running."""
         for process in (*self._left, self._process):
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
     def _start(self, *argv: str) -> subprocess.Popen[Any]:
         return self._namespace.popen(
-            argv, env=self._env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            argv,
+            env=self._env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            process_group=0,
         )
 
     def _send(self, command: str) -> None:

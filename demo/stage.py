@@ -84,8 +84,10 @@ class Stage:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self.close()
+        if kind is not None:
+            self.left_behind()  # what was killed has a moment to go; else the play shows it
 
     def close(self) -> None:
         """Take it all away. May be called twice."""

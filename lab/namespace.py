@@ -181,6 +181,7 @@ class Namespace:
         cwd: str | Path | None = None,
         pass_fds: Sequence[int] = (),
         text: bool = False,
+        process_group: int | None = None,
     ) -> subprocess.Popen[Any]:
         """Start a program here; it is killed when the namespace closes. `env` replaces the environment, PATH apart."""
         process = subprocess.Popen(
@@ -192,6 +193,7 @@ class Namespace:
             cwd=cwd,
             pass_fds=tuple(pass_fds),
             text=text,
+            process_group=process_group,
         )
         self._processes.append(process)
         return process

@@ -6,19 +6,23 @@ its own, namespaces by its pid.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import sysconfig
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from demo.play import PROGRAMS
-from lab import NOBODY
+from demo.residue import Watch
+from demo.shell import Shell
+from lab import NOBODY, ROOT, Lab
 from lab.lacking import lacking, search_path
 
 if TYPE_CHECKING:
@@ -194,6 +198,23 @@ def test_a_guard_that_lets_everything_through_is_told_from_one_that_does_not(tmp
         assert title in last
     assert "metadata address" not in last  # default allow leaves that one closed
     assert demo.left() == []
+
+
+def test_a_shell_ends_with_all_that_it_runs(tmp_path: Path) -> None:
+    if reason := lacking():
+        pytest.skip(reason)
+    with Lab() as lab, contextlib.closing(Watch([lab.sandbox])) as watch:
+        others = set(watch.inside())
+        shell = Shell(lab.sandbox, ROOT, tmp_path / "home", prompt="$", nameserver="192.0.2.53", hosts={}, env={})
+        shell.run("sh -c 'sleep 600 & sleep 600' >/dev/null &")
+        shell.leave("sh -c 'sleep 600 & sleep 600'")
+        while len(set(watch.inside()) - others) < 7:  # three shells, and four that sleep
+            time.sleep(0.01)
+        shell.close()
+        deadline = time.monotonic() + 10
+        while left := set(watch.inside()) - others:
+            assert time.monotonic() < deadline, left
+            time.sleep(0.01)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
