@@ -183,9 +183,9 @@ class Sidecar:
         os.kill(pid, signal.SIGKILL)
         return pid
 
-    def terminate(self, seconds: float = 60.0) -> int:
+    def terminate(self, seconds: float = 60.0, number: int = signal.SIGTERM) -> int:
         """SIGTERM, as `docker stop` does; the exit code. Raises subprocess.TimeoutExpired."""
-        return self._end(signal.SIGTERM, seconds)
+        return self._end(number, seconds)
 
     def kill(self) -> int:
         """SIGKILL the supervisor; the worker must follow."""
@@ -196,28 +196,34 @@ class Sidecar:
         self.start()
 
     def close(self) -> None:
-        """End it whatever it is doing, and whoever belongs to it: they die with it, but a moment later, and until then
-        would answer in the next one's place. The rules that it leaves go with the namespace (or `Lab.unguard`)."""
+        """End it whatever it is doing, and whoever belongs to it. The rules that it leaves go with the namespace (or
+        `Lab.unguard`)."""
         if self.process is not None and self.process.poll() is None:
-            family = _descendants(self.process.pid)
             self.kill()
-            deadline = time.monotonic() + 60.0
-            while any(map(_lives, family)) and time.monotonic() < deadline:
-                time.sleep(0.002)
         self._folder.cleanup()
 
     def _end(self, number: int, seconds: float) -> int:
+        """Who belongs to it dies with it, but a moment later, and until then has its ports and would answer in the next
+        one's place: all of them are waited for."""
         if self.process is None:
             raise LabError("the sidecar is not started")
+        family: list[int] = []
         deadline = time.monotonic() + seconds
         while self.process.poll() is None:
             with contextlib.suppress(ProcessLookupError, LabError):
-                os.kill(self.pid, number)
+                pid = self.pid
+                family = _descendants(self.process.pid)
+                os.kill(pid, number)
                 break
             if time.monotonic() > deadline:
                 break  # and the wait says so
             time.sleep(0.002)  # on its way, be it up or down
-        return self.process.wait(seconds)
+        code = self.process.wait(seconds)
+        while any(map(_lives, family)):
+            if time.monotonic() > deadline:
+                raise LabError(f"the sidecar has ended, and of its processes {family} some have not:\n{self.log}")
+            time.sleep(0.002)
+        return code
 
     # -- talk ---------------------------------------------------------------------------------------------------
 
@@ -291,9 +297,12 @@ def _is_first(pid: int) -> bool:
 
 
 def _lives(pid: int) -> bool:
-    """Whether a process still holds anything: not gone, and not only waiting to be buried."""
+    """Whether a process still holds anything: not gone, and no thread of it but waits to be buried."""
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+            with contextlib.suppress(OSError):
+                if stat.read_text().rpartition(")")[2].split()[0] not in "ZX":
+                    return True
     return False
 
 
