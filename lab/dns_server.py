@@ -113,7 +113,7 @@ class Server:
             behaviour = self.zone.behaviour(question.name.lower(), question.qtype) or Behaviour()
             if behaviour.drop or behaviour.drop_udp:
                 continue
-            if behaviour.delay or behaviour.forge:
+            if behaviour.delay or behaviour.forge or behaviour.held:
                 task = asyncio.ensure_future(self.later(sock, question, behaviour, server, client))
                 _tasks.add(task)
                 task.add_done_callback(_tasks.discard)
@@ -129,8 +129,7 @@ class Server:
     async def later(
         self, sock: socket.socket, question: Question, behaviour: Behaviour, server: str, client: tuple[str, int]
     ) -> None:
-        if behaviour.delay:
-            await asyncio.sleep(behaviour.delay)
+        await wait(behaviour)
         if behaviour.forge:
             lie = self.forged(question, behaviour)
             sender, address = sock, server
@@ -159,8 +158,7 @@ class Server:
                 if question is None:
                     break
                 behaviour = self.zone.behaviour(question.name.lower(), question.qtype) or Behaviour()
-                if behaviour.delay:
-                    await asyncio.sleep(behaviour.delay)
+                await wait(behaviour)
                 if behaviour.close:
                     break
                 if behaviour.drop:
@@ -190,7 +188,9 @@ class Server:
         self.zone.behaviours[name.lower().rstrip("."), qtype] = Behaviour.from_json(fields)
 
     def forget_behaviour(self, name: str, qtype: int) -> None:
-        self.zone.behaviours.pop((name.lower().rstrip("."), qtype), None)
+        found = self.zone.behaviours.pop((name.lower().rstrip("."), qtype), None)
+        if found is not None:
+            found.held = False
 
     def generate(self, suffix: str, network: str, prefix: int, ttl: int) -> None:
         self.zone.generate(suffix, bytes.fromhex(network), prefix, ttl)
@@ -207,6 +207,14 @@ class Server:
 
 
 _tasks: set[asyncio.Future[None]] = set()
+
+
+async def wait(behaviour: Behaviour) -> None:
+    """Until it is time to answer."""
+    if behaviour.delay:
+        await asyncio.sleep(behaviour.delay)
+    while behaviour.held:  # noqa: ASYNC110 - the zone knows of no loop
+        await asyncio.sleep(0.005)
 
 
 async def main(fd: int) -> None:

@@ -36,6 +36,7 @@ class Behaviour:
 
     rcode: int | None = None
     delay: float = 0.0
+    held: bool = False  # the answer waits until this is taken back
     drop: bool = False
     drop_udp: bool = False
     truncate: bool = False  # TC and no records over UDP
@@ -108,12 +109,15 @@ class Zone:
     """Names (lower case), their records, and the behaviours; of these the most specific wins."""
 
     def __init__(self) -> None:
+        self.behaviours: dict[tuple[str, int], Behaviour] = {}
         self.clear()
 
     def clear(self) -> None:
+        for behaviour in self.behaviours.values():
+            behaviour.held = False
         self.records: dict[tuple[str, int], list[Record]] = {}
         self.names: set[str] = set()
-        self.behaviours: dict[tuple[str, int], Behaviour] = {}
+        self.behaviours.clear()
         self.pools: dict[str, tuple[bytes, int, int]] = {}
 
     def add(self, owner: str, rtype: int, ttl: int, data: bytes) -> None:

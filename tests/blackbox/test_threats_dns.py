@@ -306,7 +306,8 @@ def test_e8_a_truncated_answer_teaches_nothing_and_is_asked_again_over_tcp(place
     place.lab.dns.behave(owner, truncate_full=True)
     place.lab.dns.forget()
     assert place.ask(owner).addresses == [true]
-    assert [query.transport for query in place.lab.dns.queries(owner)] == ["udp", "tcp"]
+    asked = [query.transport for query in place.lab.dns.queries(owner)]
+    assert list(dict.fromkeys(asked)) == ["udp", "tcp"]  # either twice where the lab's server took its time
     lost, address = place.name(), place.host()
     place.allow(lost)
     place.lab.dns.a(lost, address)
@@ -406,9 +407,9 @@ def test_e9_flags_and_do_are_not_forwarded(place: Place) -> None:
     message = bytearray(build_query(name, "A", 99, 4096, flags=0x0130))  # AD, CD
     message[-4:-2] = b"\x80\x00"  # DO
     assert Reply(place.lab.client.query_raw(bytes(message))).addresses
-    (seen,) = place.lab.dns.queries(name)
-    assert seen.flags == 0x0100
-    assert seen.raw[-4:-2] != b"\x80\x00"
+    seen = place.lab.dns.queries(name)
+    assert {query.flags for query in seen} == {0x0100}
+    assert not any(query.raw[-4:-2] == b"\x80\x00" for query in seen)
 
 
 def test_e11_the_address_is_open_before_the_answer_leaves(place: Place) -> None:
@@ -423,7 +424,7 @@ def test_e11_an_answer_decided_under_an_old_policy_teaches_nothing(place: Place)
     name, address = place.name(), place.host()
     place.allow(name)
     place.lab.dns.a(name, address)
-    place.lab.dns.behave(name, delay=2)  # long enough for the change to come first, and no upstream's time-out
+    place.lab.dns.behave(name, held=True)
     heard: list[str] = []
 
     def ask() -> None:
@@ -437,6 +438,7 @@ def test_e11_an_answer_decided_under_an_old_policy_teaches_nothing(place: Place)
     thread.start()
     assert place.lab.dns.wait_for(name)
     place.policy({"defaultAction": "deny", "egress": []})
+    place.lab.dns.normal(name)
     thread.join()
     assert heard == ["NXDOMAIN []"]
     assert place.lease(address) is None
@@ -448,7 +450,7 @@ def test_e11_a_change_while_hundreds_of_look_ups_are_in_flight(place: Place) -> 
     place.lab.dns.generate("flight.example.com", "198.51.103.0/24")
     place.lab.dns.behave("*", delay=0.1)
     for number in range(20):  # on the way for certain when the change comes
-        place.lab.dns.behave(f"f{number}.flight.example.com", delay=2)
+        place.lab.dns.behave(f"f{number}.flight.example.com", held=True)
     place.allow("*.flight.example.com")
     sockets = []
     for number in range(200):
@@ -457,7 +459,8 @@ def test_e11_a_change_while_hundreds_of_look_ups_are_in_flight(place: Place) -> 
         sockets.append(sock)
     time.sleep(0.08)
     place.policy({"defaultAction": "deny", "egress": []})
-    place.lab.dns.normal("*")
+    for name in ("*", *(f"f{number}.flight.example.com" for number in range(20))):
+        place.lab.dns.normal(name)
     assert not any(place.sets().values())
     late = 0
     for sock in sockets:

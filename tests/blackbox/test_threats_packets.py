@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -393,8 +394,8 @@ ask = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 ask.settimeout(10)
 ask.sendto(b"\x12\x34" + struct.pack(">5H", 256, 1, 0, 0, 0) + labels + b"\0\0\1\0\1", (resolver, 53))
 seen = sent = 0
-end = time.monotonic() + 0.9  # the true answer takes longer
-while time.monotonic() < end:
+begun = time.monotonic()
+while (age := time.monotonic() - begun) < 0.9 or (not seen and age < 8):
     try:
         frame = sniffer.recv(4096)
     except OSError:
@@ -416,6 +417,7 @@ while time.monotonic() < end:
             sent += 1
         except OSError:
             pass
+print("forged", flush=True)  # the true answer may come
 answer = ask.recv(4096)
 print(seen, sent, "lie" if socket.inet_aton(lie) in answer else "true")
 """
@@ -425,9 +427,16 @@ def test_e6_answers_forged_over_loopback_are_not_believed(place: Place) -> None:
     name, true, lie = place.name(), place.host(), place.host()
     place.allow(name)
     place.lab.dns.a(name, true)
-    place.lab.dns.behave(name, delay=1)
-    done = place.lab.python(_FORGE, "203.0.113.53", name, lie, identity=CONTAINER_ROOT)
-    assert done.stdout.split()[-1:] == ["true"], (done.stdout, done.stderr)
-    assert int(done.stdout.split()[0]) > 0, "the sniffer saw nothing: the attempt was none"
+    place.lab.dns.behave(name, held=True)
+    forger = place.lab.sandbox.popen(
+        [sys.executable, "-I", "-c", _FORGE, "203.0.113.53", name, lie],
+        identity=CONTAINER_ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert forger.stdout is not None
+    assert forger.stdout.readline() == "forged\n", forger.communicate()
+    place.lab.dns.normal(name)
+    out, errors = forger.communicate(timeout=60)
+    assert out.split()[-1:] == ["true"], (out, errors)
+    assert int(out.split()[0]) > 0, "the sniffer saw nothing: the attempt was none"
     assert place.lab.connect(lie, 80) in REJECTED
     assert place.lab.connect(true, 80) == "connected"
