@@ -137,7 +137,7 @@ class Worker:
         self.config = config
         self.plan = plan
         self.log = Log(1, config.log_level, identity(config))
-        self.loop = Loop(lambda error: self.log.error("unexpected", error=f"{type(error).__name__}: {error}"))
+        self.loop = Loop(self._unexpected)
         self.telemetry = Telemetry(config, self.log, self.loop, lambda: (self.guard.rules, self.guard.updates))
         self.events = self.telemetry.events
         self.firewall = plan.firewall
@@ -155,6 +155,9 @@ class Worker:
         self.store = PolicyStore(self.loop, self.guard, plan.file)
         self.rule_files = RuleFiles(self.loop, self._rules_changed, self.log.warn)
         self._api_started = False
+        self._api_lacking = False
+        self._settled = False  # ready, or locked down and waiting for what would change that
+        self._failed = False
         self._shut_once = False
         self._starting = False  # a first ruleset is being loaded
         self._looking = False  # the policy file is looked at again
@@ -167,12 +170,19 @@ class Worker:
         self.rule_files.start()
         self.loop.call_soon(self._begin)
         self.loop.run()
-        return 0
+        return int(self._failed)
+
+    def _unexpected(self, error: BaseException) -> None:
+        self.log.error("unexpected", error=f"{type(error).__name__}: {error}")
+        if not self._settled:  # half of a start would stay half: the next worker makes a whole one
+            self._failed = True
+            self.loop.stop()
 
     # -- coming up -----------------------------------------------------------------------------------------------
     def _begin(self) -> None:
         if self._starting or self.guard.loaded:
             return
+        self._settled = False
         if self.rule_files.fault is not None:
             self._shut()
             self._locked(self.rule_files.fault)  # `_rules_changed` begins again
@@ -196,6 +206,7 @@ class Worker:
             if self.rule_files.rules is not self._rules_used:
                 self._rules_changed(self.rule_files.rules)  # they changed while the first ruleset was being loaded
         else:
+            self._shut()
             self.firewall.deny()
             self._locked(str(error))
             self.loop.call_later(LOOK, self._begin)
@@ -215,13 +226,13 @@ class Worker:
             self.loop.call_later(STILL if stands else LOOK, self._look_again)
 
     def _shut(self) -> None:
-        """What an earlier life left standing may be laxer than the file that can't be read: deny-all in its place."""
+        """What an earlier life left standing may be laxer than what can't be read or loaded: deny-all in its place."""
         if self._shut_once or self.guard.loaded or self.plan.handover.policy() is not None:
             return
         self._shut_once = True
         try:
             self.firewall.lock(anew=True)
-        except FirewallError as error:
+        except (OSError, FirewallError) as error:
             self.log.write("error", "the lock-down could not be renewed", {"error": str(error)})
 
     def _locked(self, problem: str) -> None:
@@ -229,6 +240,7 @@ class Worker:
             self.log.error("locked down", error=problem)
         self.store.problem = problem
         self._start_api()
+        self._settled = True
 
     def _always(self) -> Always:
         rules = self.rule_files.rules
@@ -303,6 +315,7 @@ class Worker:
         self.loop.call_later(self.config.probe_interval, self._probe)
         if self._own is not None:
             self.telemetry.export(self._own.connect)
+        self._settled = True
 
     def _told_of_neighbours(self, found: tuple[Redirect, ...] | None, error: BaseException | None) -> None:
         for redirect in found or ():
@@ -344,7 +357,10 @@ class Worker:
 
         def loaded(result: tuple[type[Api], type[ApiServer]] | None, error: BaseException | None) -> None:
             if result is None:
-                self.log.error("the control API cannot be loaded", error=str(error))
+                if not self._api_lacking:
+                    self.log.error("the control API cannot be loaded, trying again", error=str(error))
+                self._api_lacking = True
+                self.loop.call_later(LOOK, lambda: self.loop.run_in_thread(load, loaded))
                 return
             config = self.config
             api = result[0](

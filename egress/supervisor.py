@@ -25,6 +25,7 @@ EXIT_CONFIG = 2
 STOP_WITHIN = 0.7  # seconds a worker has to end before it is killed
 KILLED_WITHIN = 0.2  # seconds
 SETTLED = 5.0  # seconds after which a worker counts as well
+LACKING = 0.1  # seconds until a process is tried again where there was no room for one
 BACK_OFF = (0.0, 0.0, 0.01, 0.05, 0.1, 0.5, 1.0)  # seconds before the n-th restart of a worker that does not settle
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGCHLD, signal.SIGHUP)
 
@@ -85,11 +86,21 @@ class _Child:
         self._work = work
         self._started = 0.0
         self._failures = 0
+        self._lacking = False  # no process was to be had
         self.pid = 0
 
-    def start(self) -> None:
+    def start(self) -> float | None:
+        """None, or where the kernel has no room for a process: in how many seconds to try again."""
+        try:
+            self.pid = _fork(self.name, self._work)
+        except OSError as error:
+            if not self._lacking:
+                _say("error", f"{self.name} cannot be started, trying again: {error.strerror}; enforcement stands")
+            self._lacking = True
+            return LACKING
         self._started = time.monotonic()
-        self.pid = _fork(self.name, self._work)
+        self._lacking = False
+        return None
 
     def ended(self, status: int) -> float:
         """Say so; in how many seconds to start it again."""
@@ -109,10 +120,15 @@ def _supervise(children: Sequence[_Child]) -> int:
 
     spare_memory()
     gc.freeze()  # the workers share these pages for as long as nobody writes to them
-    for child in children:
-        child.start()
-    due: dict[_Child, float] = {}  # when those that ended are started again
+    due = dict.fromkeys(children, 0.0)  # when those that do not run are started
     while True:
+        now = time.monotonic()
+        for child in [child for child, when in due.items() if when <= now]:
+            pause = child.start()
+            if pause is None:
+                del due[child]
+            else:
+                due[child] = now + pause
         if due:
             wait = min(due.values()) - time.monotonic()
             heard = signal.sigtimedwait(_SIGNALS, max(0.0, wait))
@@ -127,9 +143,6 @@ def _supervise(children: Sequence[_Child]) -> int:
         for child in children:
             if child.pid in ended:
                 due[child] = now + child.ended(ended[child.pid])
-        for child in [child for child, when in due.items() if when <= now]:
-            del due[child]
-            child.start()
 
 
 def spare_memory() -> None:

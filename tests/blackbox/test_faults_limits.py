@@ -122,13 +122,14 @@ def api_answers(sidecar: Sidecar) -> bool:
 
 
 @pytest.fixture
-def group() -> Iterator[Path]:
-    """A control group for memory."""
-    made = Path("/sys/fs/cgroup/memory") / f"sp-faults-{os.getpid()}"
+def group(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A control group, by itself for memory."""
+    kind = getattr(request, "param", "memory")
+    made = Path("/sys/fs/cgroup", kind) / f"sp-faults-{os.getpid()}"
     try:
         made.mkdir()
     except OSError as error:
-        pytest.skip(f"no control group for memory can be made here: {error}")
+        pytest.skip(f"no control group for {kind} can be made here: {error}")
     yield made
     assert soon(lambda: not (made / "cgroup.procs").read_text().split())
     made.rmdir()
@@ -178,6 +179,29 @@ def test_e12_addresses_of_memory_used_up(lab: Lab) -> None:
         assert in_force(sidecar) == POLICY
         assert json.loads((sidecar.state / "policy.json").read_text()) == POLICY
         assert sidecar.api("POST", "/policy", big, timeout=30).status == 200
+    assert prober.openings == []
+
+
+@pytest.mark.parametrize("group", ["pids"], indirect=True)
+@pytest.mark.parametrize("room", [1, 2])
+def test_e12_no_room_for_another_process(lab: Lab, group: Path, room: int) -> None:
+    """A pod's containers share one limit, and the sandbox uses it up: for the supervisor alone there is room, or for a
+    worker without a second thread."""
+    with Sidecar(lab, policy=POLICY, env=FILE) as sidecar, Prober(lab) as prober:
+        supervisor = sidecar.pid
+        assert sidecar.api("POST", "/policy", OTHER).status == 200
+        (group / "cgroup.procs").write_text(str(supervisor))
+        (group / "pids.max").write_text(str(room))
+        sidecar.kill_worker()
+        sidecar.wait_for_log("worker cannot be started" if room == 1 else "can't start new thread")
+        assert lab.connect(LATER, 80) == "connected"
+        assert lab.connect(LISTED, 80) in REJECTED
+        (group / "pids.max").write_text("max")
+        sidecar.wait_ready()
+        assert holds(lab, LATER)
+        assert sidecar.pid == supervisor
+        assert "Traceback" not in sidecar.log
+        assert sidecar.log.count("cannot be started") <= 1
     assert prober.openings == []
 
 

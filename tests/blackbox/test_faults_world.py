@@ -17,7 +17,7 @@ import pytest
 
 from lab import Identity, Lab, Sidecar
 from tests.blackbox.place import REJECTED, soon
-from tests.blackbox.prober import FILE, FORBIDDEN, LATER, NAMED, OTHER, POLICY, Prober, holds, in_force
+from tests.blackbox.prober import FILE, FORBIDDEN, LATER, LISTED, NAMED, OTHER, POLICY, Prober, holds, in_force
 
 STOPPED = float(os.environ.get("SALLYPORT_STOPPED", "1"))  # seconds of SIGSTOP; SALLYPORT_STOPPED=60 for the minute
 TIMELORD = Identity("who may make a time namespace", capabilities=("net_admin", "sys_admin", "sys_time"))
@@ -36,6 +36,19 @@ def refused(self, text, *, check=False):
     return run(self, text, check=check)
 
 nft.Nft.run = refused
+from egress.supervisor import serve
+sys.exit(serve(os.environ))
+"""
+# One that has no descriptor left for one of its modules while a file is there.
+LACKING = r"""
+import os, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == MODULE and os.path.exists("/var/egress/refuse"):
+            raise OSError(24, "Too many open files")
+
+sys.meta_path.insert(0, Finder())
 from egress.supervisor import serve
 sys.exit(serve(os.environ))
 """
@@ -162,6 +175,45 @@ def test_e12_a_ruleset_that_the_kernel_refuses(lab: Lab) -> None:
         refuse.unlink()
         assert soon(lambda: lab.connect(FORBIDDEN[0], 80) in REJECTED)
         assert soon(lambda: holds(lab, LATER))
+
+
+def test_e12_a_ruleset_that_the_kernel_refuses_to_the_next_life(lab: Lab) -> None:
+    """It may be stricter than what the life before has left standing: nothing of that is open any more."""
+    sidecar = Sidecar(lab, policy=POLICY, argv=(sys.executable, "-c", REFUSING), env=FILE)
+    sidecar.env["PYTHONPATH"] = PROJECT
+    refuse = sidecar.state / "refuse"
+    with sidecar:
+        assert holds(lab)
+        sidecar.terminate()
+        (sidecar.state / "policy.json").write_text(json.dumps(OTHER))
+        refuse.touch()
+        sidecar._wait = False
+        sidecar.restart()
+        sidecar.wait_for_log("the ruleset could not be loaded")
+        for address in (LISTED, LATER, NAMED, *FORBIDDEN):
+            assert lab.connect(address, 80, timeout=1) != "connected"
+        refuse.unlink()
+        sidecar.wait_ready()
+        assert holds(lab, LATER)
+
+
+@pytest.mark.parametrize("module", ["egress.firewall.redirects", "egress.control.api"])
+def test_e12_half_of_a_start_is_not_what_it_stays_at(lab: Lab, module: str) -> None:
+    """Whatever is lacking in the middle: it is there, whole, as soon as that is over."""
+    argv = (sys.executable, "-c", LACKING.replace("MODULE", repr(module)))
+    sidecar = Sidecar(lab, policy=POLICY, argv=argv, wait=False)
+    sidecar.env["PYTHONPATH"] = PROJECT
+    refuse = sidecar.state / "refuse"
+    refuse.touch()
+    with sidecar:
+        sidecar.wait_for_log("Too many open files")
+        for address in FORBIDDEN:
+            assert lab.connect(address, 80) in REJECTED
+        refuse.unlink()
+        sidecar.wait_ready()
+        assert holds(lab)
+        lab.sandbox.ip("link", "add", "late7", "type", "veth", "peer", "name", "late8")
+        assert soon(lambda: "late7" in lab.sandbox.run(["nft", "list", "table", "netdev", "sallyport"]).stdout)
 
 
 def test_e12_a_table_of_ours_that_belongs_to_somebody_else(lab: Lab) -> None:
