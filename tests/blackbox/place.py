@@ -136,7 +136,7 @@ def allow(*targets: str, **more: Any) -> dict[str, Any]:
     return {"defaultAction": "deny", "egress": [{"action": "allow", "target": target, **more} for target in targets]}
 
 
-def soon(check: Callable[[], Any], seconds: float = 20.0) -> Any:
+def soon(check: Callable[[], Any], seconds: float = 60.0) -> Any:
     """What `check` returns once it is true, or its last word after `seconds`."""
     deadline = time.monotonic() + seconds
     while not (value := check()) and time.monotonic() < deadline:

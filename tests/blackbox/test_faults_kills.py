@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import http.client
 import json
 import os
 import random
@@ -66,8 +67,10 @@ class Writer:
                 self._go.wait()
                 continue
             self.sent += 1
-            with contextlib.suppress(OSError):  # its end is not known, or it was never heard
-                answer = self._sidecar.api("POST", "/policy", numbered(self.sent), timeout=3)
+            # Its end is not known, or it was never heard. Who hung up before the next worker is there would be heard
+            # later, when it is known already what holds.
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                answer = self._sidecar.api("POST", "/policy", numbered(self.sent), timeout=60)
                 if answer.status == 200:
                     self.accepted = self.sent
                 else:
@@ -85,7 +88,7 @@ class Writer:
     def pause(self) -> Word:
         """After the request that is on its way."""
         self._go.clear()
-        assert self._idle.wait(30)
+        assert self._idle.wait(90)
         return Word(self.accepted, self.sent)
 
     def __enter__(self) -> Self:
@@ -211,12 +214,14 @@ def test_e12_killed_while_it_starts_for_the_first_time(world: Lab, capsys: pytes
     """From the first refusal on everything is refused; before it nothing stood, and the runtime starts nobody."""
     chance = random.Random(SEED + 2)
     locked = 0
-    for _ in range(FIRST_STARTS):
+    for start in range(FIRST_STARTS):
         world.unguard()
         with Sidecar(world, policy=numbered(0), env=FILE, as_pid1=True, wait=False) as sidecar:
             assert soon(lambda: sidecar.is_there)
             with watched(world) as outcomes:
                 time.sleep(chance.random() * 0.2)
+                if not locked and start == FIRST_STARTS - 1:  # however slow the machine, one is killed behind it
+                    assert soon(lambda: outcomes and outcomes[-1] in REJECTED)
                 sidecar.kill()
                 time.sleep(0.02)
             closed = next((at for at, outcome in enumerate(outcomes) if outcome != "connected"), len(outcomes))
@@ -233,10 +238,7 @@ def watched(world: Lab) -> Any:
 
     def run() -> None:
         while not stop.is_set():
-            try:
-                outcomes.append(world.connect(FORBIDDEN[0], 80, timeout=0.3))
-            except ConnectionAbortedError:
-                outcomes.append("aborted")  # opened before the guard, cut by it
+            outcomes.append(world.connect(FORBIDDEN[0], 80, timeout=0.3))
 
     thread = threading.Thread(target=run)
     thread.start()

@@ -73,23 +73,21 @@ class Knocker:
 # -- start -----------------------------------------------------------------------------------------------------------
 def test_e12_closed_from_the_first_instruction_on(lab: Lab, api: str) -> None:
     """Between the lock-down and readiness nothing leaves: from the first refusal on there is no success."""
-    outcomes: list[str] = []
+    outcomes = [lab.connect(TEST_HOST, 80)]
+    assert outcomes == ["connected"], "the control: before the guard it is open"
+    deadline = time.monotonic() + 60
     with Sidecar(lab, policy=POLICY, wait=False) as sidecar:
         while True:
-            try:
-                outcomes.append(lab.connect(TEST_HOST, 80, timeout=0.3))
-            except ConnectionAbortedError:
-                continue  # opened before the guard, cut by it
-            if "connected" in outcomes and outcomes[-1] in REJECTED:
+            outcomes.append(lab.connect(TEST_HOST, 80, timeout=0.3))
+            if outcomes[-1] in REJECTED:
                 try:
                     sidecar.wait_ready(0.003)
                     break
                 except Exception:  # noqa: BLE001 - not ready yet
-                    continue
-            assert len(outcomes) < 20000
+                    pass
+            assert time.monotonic() < deadline, sidecar.log
     first = next(at for at, outcome in enumerate(outcomes) if outcome in REJECTED)
     assert "connected" not in outcomes[first:]
-    assert outcomes[0] == "connected", "the control: before the guard it is open"
 
 
 @pytest.mark.parametrize(
@@ -105,7 +103,7 @@ def test_e12_a_broken_setting_leaves_it_locked(lab: Lab, api: str, env: dict[str
     assert lab.connect(api, 80) == "connected"
     with Sidecar(lab, env=env, wait=False) as sidecar:
         assert sidecar.process is not None
-        assert sidecar.process.wait(20) == 2
+        assert sidecar.process.wait(60) == 2
         (line,) = sidecar.log.strip().splitlines()
         assert f"OPENSANDBOX_EGRESS_{next(iter(env))}" in line
         assert lab.connect(api, 80) in REJECTED
@@ -121,7 +119,7 @@ def test_e12_nft_refused_means_no_start(lab: Lab, api: str) -> None:
     """Without NET_ADMIN there is no lock-down to be had, and it says so in one line."""
     with Sidecar(lab, policy=POLICY, identity=NOBODY, wait=False, argv=()) as sidecar:
         assert sidecar.process is not None
-        assert sidecar.process.wait(20) != 0
+        assert sidecar.process.wait(60) != 0
         assert "Traceback" not in sidecar.log
 
 
@@ -129,7 +127,7 @@ def test_e12_the_port_is_bound_only_when_ready(lab: Lab, api: str) -> None:
     """Whoever polls hears "refused" until it is ready, and from then on 200: never silence, never another status."""
     heard: list[str] = []
     with Sidecar(lab, policy=POLICY, wait=False) as sidecar:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             try:
                 answer = sidecar.api("GET", "/healthz")
@@ -139,7 +137,8 @@ def test_e12_the_port_is_bound_only_when_ready(lab: Lab, api: str) -> None:
             except OSError as error:
                 heard.append(type(error).__name__)
             time.sleep(0.001)
-        assert set(heard) == {"ConnectionRefusedError", "200"}
+        assert heard[-1] == "200"
+        assert set(heard[:-1]) <= {"ConnectionRefusedError"}
         assert lab.query("api.example.com").addresses == [api], "ready means that names are answered"
 
 
@@ -153,9 +152,7 @@ def test_e12_sigterm_stops_within_a_second_and_leaves_enforcement(
         assert lab.query("api.example.com").addresses == [api]
         flow = lab.open(api, 8000)
         idle = [lab.open("127.0.0.1", 18080) for _ in range(5)]
-        os.kill(sidecar.pid, number)
-        assert sidecar.process is not None
-        assert sidecar.process.wait(8) == 0  # before anything of it would have timed out
+        assert sidecar.terminate(8, number) == 0  # before anything of it would have timed out
         assert lab.connect(TEST_HOST, 80) in REJECTED
         assert lab.connect("2001:db8:100::20", 80) in REJECTED
         assert lab.connect(api, 80) == "connected", "what was learned goes on"
@@ -260,7 +257,8 @@ def test_e12_sigkill_at_many_moments_never_opens_and_never_half_applies(lab: Lab
 
             def change(body: dict[str, Any] = wanted, answered: list[int] = answered) -> None:
                 try:
-                    answered.append(sidecar.api("POST", "/policy", body, timeout=2).status)
+                    # Who hangs up before the next worker is there has changed the policy all the same, but later.
+                    answered.append(sidecar.api("POST", "/policy", body).status)
                 except OSError:
                     answered.append(0)
 
@@ -519,7 +517,7 @@ def test_e19_a_taken_port_is_a_clear_error_and_closed(lab: Lab, api: str, host: 
     squatter.listen()
     with Sidecar(lab, policy=POLICY, wait=False) as sidecar:
         assert sidecar.process is not None
-        assert sidecar.process.wait(20) == 2
+        assert sidecar.process.wait(60) == 2
         (line,) = sidecar.log.strip().splitlines()
         assert "18080" in line
         assert "OPENSANDBOX_EGRESS_HTTP_ADDR" in line
@@ -568,7 +566,7 @@ def test_e13_idle_connections_do_not_keep_others_out(lab: Lab, api: str) -> None
                 sock.close()
 
 
-def raw(lab: Lab, data: bytes, seconds: float = 3.0) -> bytes:
+def raw(lab: Lab, data: bytes, seconds: float = 60.0) -> bytes:
     with lab.sandbox.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
         sock.settimeout(seconds)
         sock.connect(("127.0.0.1", 18080))

@@ -8,28 +8,21 @@ from __future__ import annotations
 
 import json
 import socket
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lab.identity import SIDECAR_WITH_RAW
 from lab.namespace import Namespace
+from tests.blackbox.place import soon
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from lab import Lab
 
 DENY: dict[str, Any] = {"egress": []}
 MIRROR = "protocol all u32 match u8 0 0 action mirred egress redirect dev eth0"
-
-
-def soon(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.05)
-    return condition()
 
 
 def health(sidecar: Any) -> str:
@@ -96,7 +89,7 @@ def test_a_stack_that_takes_the_addresses_is_told_and_nothing_of_it_passes(lab: 
 def test_addresses_that_are_gone_already_are_told_at_the_start(lab: Lab, start_sidecar: Any) -> None:
     lab.sandbox.ip("addr", "flush", "dev", "eth0")
     sidecar = start_sidecar(policy=DENY, wait=False)
-    sidecar.wait_for_log("network stack of its own (gVisor)", 20.0)
+    sidecar.wait_for_log("network stack of its own (gVisor)")
     assert soon(lambda: sidecar.api("GET", "/healthz", token=None).status == 503)
 
 
@@ -105,7 +98,7 @@ def test_a_guard_does_not_start_beside_a_machine_that_it_cannot_hold(
 ) -> None:
     machine.join()
     sidecar = start_sidecar(policy=DENY, wait=False)
-    assert sidecar.process.wait(20) == 1
+    assert sidecar.process.wait(60) == 1
     assert "tc redirects what comes in on tap0_kata" in sidecar.log
     assert "Traceback" not in sidecar.log
 
