@@ -76,7 +76,8 @@ def test_useful_types_are_asked(place: Place, rtype: str) -> None:
     place.allow(name)
     place.lab.dns.forget()
     assert place.ask(name, rtype).rcode in ("NOERROR", "NXDOMAIN")
-    assert [query.qtype for query in place.lab.dns.queries(name)] == [rdata.type_name(rdata.type_number(rtype))]
+    # Twice where the lab's server took its time.
+    assert {query.qtype for query in place.lab.dns.queries(name)} == {rdata.type_name(rdata.type_number(rtype))}
     assert place.ask(place.name(), rtype).rcode == "NXDOMAIN"
 
 
@@ -169,7 +170,7 @@ def test_an_answer_that_takes_its_time_is_heard(place: Place, server: str) -> No
     name, host = place.name(), place.host()
     place.allow(name)
     place.lab.dns.a(name, host)
-    place.lab.dns.behave(name, delay=3)
+    place.lab.dns.behave(name, delay=2.5)  # half of the time that a resolver has
     assert place.ask(name, server=server).addresses == [host]
 
 
@@ -197,25 +198,32 @@ def test_several_questions_on_one_tcp_connection(place: Place) -> None:
 
 
 def test_the_cache_honours_ttls_and_counts_down(place: Place) -> None:
-    name, host = place.name(), place.host()
+    """Once asked, the resolver has another answer: it is heard when the time of the first is over, and not before."""
+    name, host, other, ttl = place.name(), place.host(), place.host(), 4
     place.allow(name)
-    place.lab.dns.a(name, host, ttl=2)
-    place.lab.dns.forget()
-    assert place.ask(name).ttls == [2]
-    time.sleep(1.1)
-    assert place.ask(name).ttls[0] <= 1
-    assert len(place.lab.dns.queries(name)) == 1
-    time.sleep(1.2)
-    assert place.ask(name).ttls == [2]
-    assert len(place.lab.dns.queries(name)) == 2
+    place.lab.dns.a(name, host, ttl=ttl)
+    assert place.ask(name).ttls == [ttl]
+    since = time.monotonic()
+    place.lab.dns.remove(name)
+    place.lab.dns.a(name, other, ttl=ttl)
+    age, left = 0.0, []
+    while (reply := place.ask(name)).addresses == [host]:
+        assert age <= ttl
+        assert reply.ttls[0] <= ttl - age + 1
+        left += reply.ttls
+        time.sleep(0.1)
+        age = time.monotonic() - since
+    assert left == sorted(left, reverse=True)
+    assert left[-1] < ttl
+    assert (reply.addresses, reply.ttls) == ([other], [ttl])
     missing = place.name()
     place.allow(missing)
     first = place.ask(missing)
     assert first.rcode == "NXDOMAIN"
     assert first.ede is None
     assert first.negative_ttl is not None
-    place.ask(missing)
-    assert len(place.lab.dns.queries(missing)) == 1
+    place.lab.dns.a(missing, host)
+    assert place.ask(missing).rcode == "NXDOMAIN"
 
 
 def test_mixed_case_questions(place: Place) -> None:
