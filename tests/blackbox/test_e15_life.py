@@ -16,6 +16,7 @@ from lab import CONTAINER_ROOT, LabError
 from lab.tls import TlsSites
 from tests.blackbox.place import DENY_ALL, Place, allow, soon
 from tests.blackbox.speaker import words
+from tests.blackbox.test_threats_rest import held
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -177,7 +178,7 @@ def test_e15_killed_it_is_closed_and_comes_back(tls: TlsSites, guarded: Place) -
     assert talk.ending() in ("reset", "closed")
     tries = [("tls", address, one), ("tls", address, "evil.example.net")]
     assert words(guarded.lab, tries) == [one, "reset"], "whoever comes meanwhile waits for the next one"
-    assert soon(lambda: relay(guarded) not in (0, before), 10)
+    assert soon(lambda: relay(guarded) not in (0, before))
     assert "name guard ended by signal 9" in guarded.sidecar.log
     assert guarded.ask(one).addresses == [address], "DNS has not noticed"
 
@@ -202,7 +203,7 @@ def test_e15_while_it_stands_still_nothing_passes_and_dns_goes_on(tls: TlsSites,
         assert guarded.sidecar.api("GET", "/healthz").status == 200
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert soon(lambda: words(guarded.lab, [("tls", address, one), ("tls", address, other)]) == [one, "reset"], 10)
+    assert soon(lambda: words(guarded.lab, [("tls", address, one), ("tls", address, other)]) == [one, "reset"])
 
 
 def test_e15_the_worker_dies_and_connections_go_on(tls: TlsSites, guarded: Place) -> None:
@@ -214,7 +215,7 @@ def test_e15_the_worker_dies_and_connections_go_on(tls: TlsSites, guarded: Place
     guarded.sidecar.wait_ready()
     assert guarded.sidecar.worker_pid != worker
     assert soon(lambda: words(guarded.lab, [("tls", address, one), ("tls", address, "x.example.net")])
-                == [one, "reset"], 10)  # fmt: skip
+                == [one, "reset"])  # fmt: skip
     guarded.allow(one)
     assert doomed.ending() == "reset", "the next one judges what the one before let through"
     assert kept.goes_on()
@@ -281,16 +282,16 @@ while time.monotonic() < end:
     if len(held) > 900: held.pop(0).close()
 print(made)
 """
-    before = memory(guarded.sidecar.relay_pid)
+    before = held(guarded.sidecar.relay_pid)
     pid = guarded.sidecar.relay_pid
     program = guarded.lab.sandbox.popen(["python3", "-I", "-c", flood, address], identity=CONTAINER_ROOT, stdout=-1,
                                         text=True)  # fmt: skip
     while program.poll() is None:
-        assert soon(lambda: answered(guarded, one, address), 10)
+        assert soon(lambda: answered(guarded, one, address))
         assert guarded.sidecar.api("GET", "/healthz", timeout=10).status == 200
-        assert memory(pid) - before < 64 << 20
+        assert held(pid) - before < 64 << 20
     assert int(program.communicate()[0]) > 300, "the control: it was a flood"
-    assert soon(lambda: words(guarded.lab, [("tls", address, one)]) == [one], 20)
+    assert soon(lambda: words(guarded.lab, [("tls", address, one)]) == [one])
     assert guarded.sidecar.relay_pid == pid
     assert "unexpected" not in guarded.sidecar.log
 
@@ -299,11 +300,6 @@ def answered(place: Place, name: str, address: str) -> bool:
     with contextlib.suppress(LabError):
         return place.ask(name, timeout=2).addresses == [address]
     return False
-
-
-def memory(pid: int) -> int:
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
 
 
 def test_e15_a_server_that_cannot_be_reached_is_heard_of(guarded: Place) -> None:

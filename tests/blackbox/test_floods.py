@@ -6,6 +6,7 @@ import contextlib
 import socket
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -38,9 +39,9 @@ def honest(place: Place, *, tcp: bool = False) -> bool:
     return False
 
 
-# Names that no rule allows, as fast as they go: from so many sockets, over IPv4 or IPv6.
+# Names that no rule allows, as fast as they go: from so many sockets, over IPv4 or IPv6, to the end of its input.
 _FLOOD = r"""
-import socket, sys, time
+import select, socket, sys
 count, family = int(sys.argv[1]), (socket.AF_INET6 if ":" in sys.argv[2] else socket.AF_INET)
 socks = []
 for _ in range(count):
@@ -50,8 +51,8 @@ for _ in range(count):
     socks.append(sock)
 print("flooding", flush=True)
 head, tail = b"\1\2\1\0\0\1\0\0\0\0\0\0\x08", b"\6denied\7example\3net\0\0\1\0\1"
-end, sent = time.monotonic() + float(sys.argv[3]), 0
-while time.monotonic() < end:
+sent = 0
+while not select.select([0], [], [], 0)[0]:
     for sock in socks:
         try:
             sock.send(head + b"%08x" % sent + tail)
@@ -71,19 +72,19 @@ def test_e14_whoever_floods_from_however_many_sockets_the_honest_are_answered(
     """Dropped for a second where it is too much, as UDP may be: who asks again is answered, and the API is."""
     interpreter = "/usr/bin/python3" if attacker.uid else sys.executable
     flood = flooded.lab.sandbox.popen(
-        [interpreter, "-I", "-c", _FLOOD, str(sockets), server, "0.5"],
-        identity=attacker, stdout=subprocess.PIPE, text=True,
+        [interpreter, "-I", "-c", _FLOOD, str(sockets), server],
+        identity=attacker, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert flood.stdout is not None
     assert flood.stdout.readline() == "flooding\n"
-    asked = 0
-    while flood.poll() is None:
+    end, asked = time.monotonic() + 0.5, 0
+    while asked < 3 or time.monotonic() < end:
         assert soon(lambda: honest(flooded), 10)
         assert flooded.sidecar.api("GET", "/healthz", timeout=10).status == 200
         asked += 1
-    assert int(flood.communicate()[0]) > 1000, "the control: it was a flood"
-    assert asked, "and somebody asked meanwhile"
-    assert soon(lambda: flooded.ask(flooded.name()).rcode == "NXDOMAIN", 10), "all is as ever"
+    assert flood.poll() is None
+    assert int(flood.communicate("")[0]) > 1000, "the control: it was a flood"
+    assert soon(lambda: flooded.ask(flooded.name()).rcode == "NXDOMAIN"), "all is as ever"
     assert "Traceback" not in flooded.sidecar.log
 
 
@@ -140,14 +141,14 @@ def test_e14_a_full_table_of_addresses_costs_only_who_filled_it(flooded: Place) 
     first = "w0.wide.example.com"
     dns.normal(first, "A")
     dns.a(first, *at(1 << 20, 3), ttl=1)
-    assert soon(lambda: sorted(place.ask(first, timeout=10).addresses) == sorted(at(1 << 20, 3)), 10)
+    assert soon(lambda: sorted(place.ask(first, timeout=10).addresses) == sorted(at(1 << 20, 3)))
     for address in at(1 << 20, 3):
         assert place.lab.connect(address, 80) == "connected"
     assert honest(place)
     assert place.lab.connect(NAMED, 80) == "connected"
     assert place.lab.connect(at(each, each)[0], 80) == "connected", "the next name's are all there"
     assert place.sidecar.api("POST", "/policy", allow("api.example.com")).status == 200
-    assert soon(lambda: honest(place), 10)
+    assert soon(lambda: honest(place))
     assert place.lab.connect(NAMED, 80) == "connected"
     assert place.lab.connect(at(each, each)[0], 80) in REJECTED
 

@@ -8,6 +8,7 @@ import statistics
 import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
 from socket import AF_INET, AF_INET6, SO_LINGER, SO_REUSEADDR, SOCK_STREAM, SOL_SOCKET
 from typing import TYPE_CHECKING
@@ -91,9 +92,9 @@ def test_e5_ports_taken_before_it_starts(lab: Lab, attacker: Identity) -> None:
 
 # -- E14 -------------------------------------------------------------------------------------------------------------
 _FLOOD = r"""
-import os, random, socket, struct, sys, time
+import os, random, select, socket, struct, sys
 
-kind, seconds = sys.argv[1], float(sys.argv[2])
+kind = sys.argv[1]
 targets = [(socket.AF_INET, ("203.0.113.53", 53)), (socket.AF_INET6, ("2001:db8:113::53", 53))]
 chance = random.Random(5)
 
@@ -119,8 +120,9 @@ for number in range(100):
     sock.setblocking(False)
     sock.connect(target)
     sockets.append(sock)
-end, sent = time.monotonic() + seconds, 0
-while time.monotonic() < end:
+print("flooding", flush=True)
+sent = 0
+while not select.select([0], [], [], 0)[0]:
     for sock in sockets:
         try:
             sock.send(packet(sent))
@@ -146,20 +148,26 @@ def test_e14_a_flood_from_many_sockets_starves_nobody(internet: Internet, kind: 
                 lab.dns.txt(f"h{number}.huge.example.com", f"{part}" * 100)
         lab.dns.set_logging(False)
         assert lab.query("api.example.com").addresses == [NAMED]
-        before = proportional(place.sidecar.worker_pid)
         worker = place.sidecar.worker_pid
-        argv = [sys.executable, "-I", "-c", _FLOOD, kind, "2"]
-        flood = lab.sandbox.popen(argv, identity=CONTAINER_ROOT, stdout=subprocess.PIPE, text=True)
-        tries, statuses = [], set()
-        while flood.poll() is None:
+        before = held(worker)
+        argv = [sys.executable, "-I", "-c", _FLOOD, kind]
+        flood = lab.sandbox.popen(
+            argv, identity=CONTAINER_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert flood.stdout is not None
+        assert flood.stdout.readline() == "flooding\n"
+        tries: list[int] = []
+        statuses, end = set(), time.monotonic() + 2
+        while len(tries) < 10 or time.monotonic() < end:
             tries.append(next(number for number in range(1, 20) if honest(lab)))
             statuses.add(place.sidecar.api("GET", "/healthz").status)
-        sent = int(flood.communicate()[0])
+        assert flood.poll() is None
+        sent = int(flood.communicate("")[0])
         assert sent > 1000, "the control: it was a flood"
         assert statuses == {200}
         assert statistics.median(tries) < 2, "most are answered at the first try"
         assert place.sidecar.worker_pid == worker
-        assert soon(lambda: proportional(worker) - before < 20 << 20)
+        assert soon(lambda: held(worker) - before < 20 << 20)
         assert "Traceback" not in place.sidecar.log
         assert "unexpected" not in place.sidecar.log
 
@@ -172,10 +180,11 @@ def honest(lab: Lab) -> bool:
         return False
 
 
-def proportional(pid: int) -> int:
-    """Octets of memory, what is shared counted in part."""
+def held(pid: int) -> int:
+    """Octets of memory of its own making. What it has of files weighs less or more as others come and go who map them,
+    and so do pages that a fork shares: they are counted whole."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Anonymous:"))
 
 
 # -- E15 -------------------------------------------------------------------------------------------------------------
@@ -284,7 +293,7 @@ def test_e19_nothing_that_decides_lies_in_the_shared_volume(lab: Lab) -> None:
         for path in ("/opt/opensandbox/policy.json", "/opt/opensandbox/../opensandbox/x", "//opt/opensandbox/a/b"):
             with Sidecar(lab, policy=POLICY, env={name: path}, wait=False) as sidecar:
                 assert sidecar.process is not None
-                assert sidecar.process.wait(20) == 2
+                assert sidecar.process.wait(60) == 2
                 assert f"OPENSANDBOX_EGRESS_{name}" in sidecar.log
                 assert lab.connect("198.51.100.20", 80) in REJECTED
 
