@@ -67,7 +67,7 @@ class TlsSites:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.communicate("", timeout=10)
+        self._process.communicate("", timeout=60)
         self._namespace.nft(f"delete table inet {_TABLE}\n")
         self._folder.cleanup()
 

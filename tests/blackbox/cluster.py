@@ -94,7 +94,7 @@ class Cluster:
     def stop(self) -> None:
         for process in self._processes.values():
             process.kill()
-            process.wait(10)
+            process.wait(60)
 
     def compact(self) -> None:
         """Let etcd forget every version before now, and begin again: what watches from before is told 410."""

@@ -28,7 +28,7 @@ def refused(lab: Lab, env: Mapping[str, str | None], **more: Any) -> str:
     """Start with this environment; it must end with 2 and one line, locked. The line."""
     with Sidecar(lab, env=env, wait=False, **more) as sidecar:
         assert sidecar.process is not None
-        assert sidecar.process.wait(20) == 2, sidecar.log
+        assert sidecar.process.wait(60) == 2, sidecar.log
         lines = sidecar.log.strip().splitlines()
         assert len(lines) == 1, sidecar.log
         assert lab.connect(API, 80) in REJECTED, "the lock-down stays"

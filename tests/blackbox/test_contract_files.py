@@ -33,6 +33,13 @@ def prepared(lab: Lab, content: str | None, **more: Any) -> tuple[Sidecar, Path]
     return sidecar, path
 
 
+def put(path: Path, text: str) -> None:
+    """The whole of it at once: written in its place, it is empty for as long as this process stands still there."""
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.write_text(text)
+    fresh.rename(path)
+
+
 def health(sidecar: Sidecar) -> tuple[int, str]:
     try:
         answer = sidecar.api("GET", "/healthz", token=None)
@@ -103,10 +110,10 @@ def test_a_broken_file_locks_down_and_says_why_until_it_is_mended(lab: Lab) -> N
         assert sidecar.api("POST", "/policy", ALLOW_ALL).status == 503
         assert lab.connect("198.51.100.10", 80) in REJECTED
         assert path.read_text() == '{"defaultAction": "allow"'
-        path.write_text("still: [broken")
+        put(path, "still: [broken")
         time.sleep(0.8)
         assert health(sidecar)[0] == 503
-        path.write_text(json.dumps(POLICY))
+        put(path, json.dumps(POLICY))
         assert soon(lambda: health(sidecar)[0] == 200), health(sidecar)
         assert lab.fetch("api.example.com").ok
         assert sidecar.api("GET", "/policy").json()["policy"] == POLICY
@@ -121,7 +128,7 @@ def test_a_file_that_is_being_mended_is_read_when_it_keeps_still(lab: Lab) -> No
             assert soon(lambda sidecar=sidecar: health(sidecar)[0]) == 503  # type: ignore[misc]
             longest = flickering(path)
             before = health(sidecar)[0]
-            path.write_text(json.dumps(POLICY))
+            put(path, json.dumps(POLICY))
             if longest < 0.06:  # else this machine kept it still, and empty
                 assert before == 503
                 sidecar.wait_ready()
@@ -154,7 +161,7 @@ def test_a_file_broken_between_two_lives_closes_what_the_first_had_open(lab: Lab
         sidecar.restart()
         assert soon(lambda: health(sidecar)[0]) == 503
         assert lab.connect("198.51.100.10", 80) in REJECTED
-        path.write_text(json.dumps(POLICY))
+        put(path, json.dumps(POLICY))
         assert soon(lambda: health(sidecar)[0] == 200)
         assert lab.fetch("api.example.com").ok
 
@@ -184,7 +191,7 @@ def test_a_folder_that_cannot_be_written_is_said_at_start(lab: Lab) -> None:
     sidecar.env["OPENSANDBOX_EGRESS_POLICY_FILE"] = "/proc/policy.json"
     with sidecar:
         assert sidecar.process is not None
-        assert sidecar.process.wait(20) == 2
+        assert sidecar.process.wait(60) == 2
         assert "OPENSANDBOX_EGRESS_POLICY_FILE" in sidecar.log
         assert lab.connect("198.51.100.10", 80) in REJECTED
 
@@ -200,7 +207,7 @@ def test_a_file_that_is_a_mount_point_is_said_at_start(lab: Lab) -> None:
     bind = "cd /var/egress && echo {} >x && echo {} >policy/policy.json && mount -B x policy/policy.json"
     with mounted(lab, bind) as sidecar:
         assert sidecar.process is not None
-        assert sidecar.process.wait(20) == 2
+        assert sidecar.process.wait(60) == 2
         assert "OPENSANDBOX_EGRESS_POLICY_FILE" in sidecar.log
         assert lab.connect("198.51.100.10", 80) in REJECTED
 
@@ -270,9 +277,7 @@ def rules(sidecar: Sidecar, name: str, text: str | None) -> None:
     if text is None:
         (folder / name).unlink()
         return
-    fresh = folder / f".{name}.new"
-    fresh.write_text(text)
-    fresh.rename(folder / name)
+    put(folder / name, text)
 
 
 def test_rule_files_precedence_and_within_a_second(lab: Lab, start_sidecar: Callable[..., Sidecar]) -> None:

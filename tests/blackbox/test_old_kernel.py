@@ -84,7 +84,7 @@ def test_e6_without_the_hook_start_up_says_so_and_everything_else_holds(lab: Lab
 def test_e6_required_it_is_an_error_that_leaves_the_sandbox_closed(lab: Lab) -> None:
     with on_an_old_kernel(lab, {"REQUIRE": "raw"}, wait=False) as sidecar:
         assert sidecar.process is not None
-        assert sidecar.process.wait(20) == 2
+        assert sidecar.process.wait(60) == 2
         (line,) = [line for line in sidecar.log.splitlines() if "OPENSANDBOX_EGRESS_REQUIRE" in line]
         assert "asks for raw" in line
         assert "Traceback" not in sidecar.log

@@ -163,7 +163,7 @@ def test_what_supervisor_and_worker_keep(lab: Lab, identity: Identity) -> None:
 
 @pytest.fixture
 def stranger(lab: Lab) -> Iterator[int]:
-    process = lab.sandbox.popen(["sleep", "60"])
+    process = lab.sandbox.popen(["sleep", "600"])
     yield process.pid
     process.kill()
     process.wait()
@@ -178,7 +178,7 @@ def test_a_worker_that_was_taken_over_can_do_little(lab: Lab, stranger: int) -> 
     sidecar = Sidecar(lab, policy=POLICY, identity=ROOT, argv=argv, env=env, wait=False)
     sidecar.env.update(STRANGER=str(stranger), PYTHONPATH=str(Path(__file__).resolve().parents[2]))
     with sidecar:
-        assert soon(lambda: any("probe" in event for event in sidecar.events()), 10), sidecar.log
+        assert soon(lambda: any("probe" in event for event in sidecar.events())), sidecar.log
         (found,) = [event["probe"] for event in sidecar.events() if "probe" in event]
     before: dict[str, str] = found[0]
     after: dict[str, str] = found[1]
@@ -197,7 +197,8 @@ def test_a_worker_that_was_taken_over_can_do_little(lab: Lab, stranger: int) -> 
 def test_its_memory_and_environment_are_nobodys_to_read(lab: Lab) -> None:
     """By a process with the same user and the same capabilities: only that it is undumpable stands between them."""
     code = "import sys\nfor name in ('environ', 'mem'):\n open(f'/proc/{sys.argv[1]}/{name}', 'rb').close()"
-    control = lab.sandbox.popen(["sleep", "60"], identity=SIDECAR)
+    control = lab.sandbox.popen(["sleep", "600"], identity=SIDECAR)
+    assert soon(lambda: status(control.pid)["Name"] == "sleep"), "before that it is somebody else, with more rights"
     with Sidecar(lab, policy=POLICY) as sidecar:
         thief = lab.python(code, str(control.pid), identity=SIDECAR)
         assert thief.returncode == 0, thief.stderr
