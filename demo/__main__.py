@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
     try:
         become_root()
         with interruptible():
-            result = run(screen, root=root)
+            result = run(screen, root=root, unhurried=options.unhurried)
         if options.json:
             print(json.dumps(result.document(), indent=2))
         else:
@@ -75,6 +75,9 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--fast", action="store_true", help="no pauses; there are none either where nobody looks on")
+    parser.add_argument(
+        "--unhurried", action="store_true", help="no step fails for the time it took: for a machine that is busy"
+    )
     parser.add_argument("--json", action="store_true", help="nothing but the result, as JSON, on standard output")
     return parser
 

@@ -23,10 +23,11 @@ _TITLE = "Sallyport: a sandbox, a tiny internet, and the guard between them. All
 _BELOW = "sandbox$ is a shell in the sandbox, root as in a container; operator$ is outside. What is typed is run."
 
 
-def run(screen: Screen, *, root: bool, policy: dict[str, Any] | None = None) -> Result:
+def run(screen: Screen, *, root: bool, policy: dict[str, Any] | None = None, unhurried: bool = False) -> Result:
     """Play everything. Raises Lacking where this machine can't, LabError where the stage cannot be built.
 
-    `policy` is the sidecar's first one; with a wrong one the result says which steps did not hold.
+    `policy` is the sidecar's first one; with a wrong one the result says which steps did not hold. `unhurried`: none
+    does for the time it took.
     """
     absent = sorted({package for program, package in PROGRAMS.items() if not shutil.which(program, path=search_path())})
     if absent:
@@ -34,7 +35,7 @@ def run(screen: Screen, *, root: bool, policy: dict[str, Any] | None = None) -> 
     started = time.monotonic()
     screen.title(_TITLE, _BELOW)
     try:
-        with Stage(screen, policy) as stage:
+        with Stage(screen, policy, unhurried=unhurried) as stage:
             for number, act in enumerate(ACTS, 1):
                 screen.act(number, act.title)
                 if not _play(stage, act) and act.needed:

@@ -42,7 +42,7 @@ class Watch:
         return found
 
 
-def left_behind(watch: Watch, folders: Iterable[Path], seconds: float = 1.0) -> list[str]:
+def left_behind(watch: Watch, folders: Iterable[Path], seconds: float = 10.0) -> list[str]:
     """What is still there, in words; empty when nothing is. Waits up to `seconds` for the killed to be gone."""
     deadline = time.monotonic() + seconds
     while True:

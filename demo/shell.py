@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from lab import Identity, Namespace
 
-PATIENCE = 8.0  # seconds for one command
+PATIENCE = 30.0  # seconds for one command
 _MARK = b"\x1e"  # no command of ours prints it
 # `$0` is the home; what follows it is what to become.
 _AT_HOME = """
@@ -32,7 +32,7 @@ for file in resolv.conf nsswitch.conf hosts; do mount -B "$0/etc/$file" "/etc/$f
 cd "$0" && exec "$@"
 """
 _CURLRC = "silent\nshow-error\nconnect-timeout = 5\nhttp0.9\nno-buffer\n"
-_DIGRC = "+timeout=1 +tries=1\n"
+_ASKED = 5  # seconds for a resolver, which a busy machine may keep waiting
 
 
 class Shell:
@@ -53,12 +53,12 @@ class Shell:
         self.prompt = prompt
         etc = home / "etc"
         etc.mkdir(parents=True)
-        (etc / "resolv.conf").write_text(f"nameserver {nameserver}\noptions timeout:1 attempts:1\n")
+        self._nameserver = nameserver
+        self.wait_for_resolvers(_ASKED)
         (etc / "nsswitch.conf").write_text("hosts: files dns\n")
         names = {"localhost": "127.0.0.1", **hosts}
         (etc / "hosts").write_text("".join(f"{address} {name}\n" for name, address in names.items()))
         (home / ".curlrc").write_text(_CURLRC)
-        (home / ".digrc").write_text(_DIGRC)
         self._namespace = namespace
         self._argv = ["sh", "-c", _AT_HOME, str(home), *identity.prefix(), "sh"]
         self._env = {"HOME": str(home), "LC_ALL": "C", **env}
@@ -67,6 +67,13 @@ class Shell:
         self._send(":")
         if self._read()[1]:
             raise LabError(f"no shell in {namespace.name}")
+
+    def wait_for_resolvers(self, seconds: int) -> None:
+        """How long programs in it wait for an answer from now on; each resolver is asked once."""
+        # Written in place: it lies over the machine's own.
+        resolv = f"nameserver {self._nameserver}\noptions timeout:{seconds} attempts:1\n"
+        (self.home / "etc" / "resolv.conf").write_text(resolv)
+        (self.home / ".digrc").write_text(f"+timeout={seconds} +tries=1\n")
 
     def run(self, command: str) -> Typed:
         """Raises LabError when it does not end within PATIENCE."""

@@ -54,7 +54,7 @@ import sys
 from demo.play import run
 from demo.screen import Screen
 screen = Screen(sys.stdout)
-result = run(screen, root=True, policy={"defaultAction": "allow", "egress": []})
+result = run(screen, root=True, policy={"defaultAction": "allow", "egress": []}, unhurried=True)
 screen.table(result)
 screen.conclusion(result)
 sys.exit(1 if result.failed else 0)
@@ -85,7 +85,13 @@ class Demo:
         return self.process.returncode
 
     def left(self) -> list[str]:
-        """What of it is still there."""
+        """What of it stays there: who was killed has a moment to go."""
+        deadline = time.monotonic() + 10
+        while (found := self._left()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return found
+
+    def _left(self) -> list[str]:
         pid = self.process.pid
         folder = Path("/run/netns")
         names = [one.name for one in folder.iterdir()] if folder.is_dir() else []
@@ -113,7 +119,7 @@ def as_root() -> list[str]:
     reason = lacking() or programs()
     if reason:
         pytest.skip(reason)
-    return [sys.executable, "-m", "demo", "--fast"]
+    return [sys.executable, "-m", "demo", "--fast", "--unhurried"]
 
 
 def as_user() -> tuple[list[str], dict[str, str]]:
@@ -125,7 +131,7 @@ def as_user() -> tuple[list[str], dict[str, str]]:
     if programs():
         pytest.skip(programs())
     if os.geteuid() != 0:
-        return [sys.executable, "-m", "demo", "--fast"], env
+        return [sys.executable, "-m", "demo", "--fast", "--unhurried"], env
     if not os.path.exists(SYSTEM_PYTHON):
         pytest.skip(f"no {SYSTEM_PYTHON} that another user could run")
     if nobody("ls", str(CHECKOUT / "demo"), env["PYTHONPATH"].rpartition(os.pathsep)[2]):
@@ -134,7 +140,7 @@ def as_user() -> tuple[list[str], dict[str, str]]:
         pytest.skip("ordinary users may not make user namespaces here")
     if nobody(SYSTEM_PYTHON, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"):
         pytest.skip(f"{SYSTEM_PYTHON} is older than 3.11")
-    return [*NOBODY.prefix(), SYSTEM_PYTHON, "-m", "demo", "--fast"], env
+    return [*NOBODY.prefix(), SYSTEM_PYTHON, "-m", "demo", "--fast", "--unhurried"], env
 
 
 def nobody(*argv: str) -> int:
@@ -246,5 +252,5 @@ def test_what_is_lacking_is_said(tmp_path: Path) -> None:
 def test_help_teaches(tmp_path: Path) -> None:
     demo = Demo([sys.executable, "-m", "demo", "--help"], tmp_path)
     assert demo.wait() == 0
-    for word in ("--fast", "--json", "exit code", "Ctrl-C", "ordinary user"):
+    for word in ("--fast", "--unhurried", "--json", "exit code", "Ctrl-C", "ordinary user"):
         assert word in demo.out
