@@ -91,7 +91,9 @@ class Watch:
     def _look(self) -> None:
         def done(found: Stack | None, error: BaseException | None) -> None:
             self._loop.call_later(EVERY, self._look)
-            words = found.words if found is not None and error is None else ""
+            if error is not None:
+                return  # what could not be looked for is not gone
+            words = found.words if found is not None else ""
             # Addresses may be on their way to a device that has just come: what was not here at the start has to stay.
             settled = self._seen in (None, words) or (found is not None and not found.held)
             self._seen = words
