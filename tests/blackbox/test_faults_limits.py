@@ -34,15 +34,15 @@ def test_e12_resolvers_that_vanish_and_come_back(lab: Lab) -> None:
     env = {"DNS_UPSTREAM_TIMEOUT": "1", "DNS_UPSTREAM": "203.0.113.53,203.0.113.54"}
     serial = iter(range(1000))
 
-    def ask(timeout: float = 4.0) -> str:
+    def ask() -> str:
         try:
-            reply = lab.query(f"n{next(serial)}.many.example.com", timeout=timeout)
+            reply = lab.query(f"n{next(serial)}.many.example.com")
         except NoReply as none:
             return none.outcome
         return reply.rcode if reply.rcode != "NOERROR" else f"{len(reply.addresses)} address"
 
     with Sidecar(lab, policy=allow("*.many.example.com", LISTED), env=env) as sidecar:
-        assert ask() == "1 address"
+        assert soon(lambda: ask() == "1 address")  # whose server may need more than that second
         lab.dns.behave("*", drop=True)
         assert ask() == "SERVFAIL"
         lab.dns.normal("*")
@@ -96,11 +96,10 @@ def test_e12_descriptors_exhausted(lab: Lab) -> None:
                 with contextlib.suppress(OSError):
                     sock.connect(("127.0.0.1", 18080))
                 held.append(sock)
-            assert len(os.listdir(f"/proc/{worker}/fd")) >= highest, "the control: there is no descriptor left"
-            with contextlib.suppress(OSError):  # whatever comes of it, it is whole
+            assert soon(lambda: len(os.listdir(f"/proc/{worker}/fd")) >= highest), "the control: no descriptor is left"
+            with contextlib.suppress(OSError):  # whatever comes of it, and whenever, it is whole
                 sidecar.api("POST", "/policy", OTHER, timeout=1)
-            now = LISTED if lab.connect(LISTED, 80) == "connected" else LATER
-            assert lab.connect(LATER if now == LISTED else LISTED, 80) in REJECTED
+            assert soon(lambda: {lab.connect(host, 80) for host in (LISTED, LATER)} == {"connected", "refused"})
             with contextlib.suppress(NoReply):
                 lab.query("api.example.com", timeout=1)
             assert lab.connect(NAMED, 80) == "connected"
@@ -148,14 +147,14 @@ def test_e12_the_containers_memory_is_used_up(lab: Lab, group: Path) -> None:
         (group / "memory.limit_in_bytes").write_text(str(used + (4 << 20)))
         for _ in range(2):
             with pytest.raises(OSError, match=r".*"):
-                sidecar.api("POST", "/policy", big, timeout=10)
+                sidecar.api("POST", "/policy", big, timeout=120)
             assert soon(lambda: "worker ended by signal 9" in sidecar.log), "the control: it was killed"
             sidecar.wait_ready()
             assert in_force(sidecar) == POLICY
             assert holds(lab)
         assert sidecar.pid == supervisor
         (group / "memory.limit_in_bytes").write_text(str(512 << 20))
-        assert sidecar.api("POST", "/policy", big, timeout=30).status == 200
+        assert sidecar.api("POST", "/policy", big, timeout=120).status == 200
         assert sidecar.api("POST", "/policy", POLICY).status == 200
         assert holds(lab)
     assert prober.openings == []
@@ -171,14 +170,14 @@ def test_e12_addresses_of_memory_used_up(lab: Lab) -> None:
         size = int(Path(f"/proc/{worker}/statm").read_text().split()[0]) * resource.getpagesize()
         with limited(worker, resource.RLIMIT_AS, size + (4 << 20)):
             try:
-                assert sidecar.api("POST", "/policy", big, timeout=20).status == 500
+                assert sidecar.api("POST", "/policy", big, timeout=120).status == 500
             except OSError:
                 pass  # a library that could not go on ended it: the next worker has no limit
             assert soon(lambda: holds(lab))
         sidecar.wait_ready()
         assert in_force(sidecar) == POLICY
         assert json.loads((sidecar.state / "policy.json").read_text()) == POLICY
-        assert sidecar.api("POST", "/policy", big, timeout=30).status == 200
+        assert sidecar.api("POST", "/policy", big, timeout=120).status == 200
     assert prober.openings == []
 
 
@@ -224,7 +223,9 @@ def test_e12_a_policy_file_that_is_half_written(lab: Lab) -> None:
             assert lab.connect(address, 80) in REJECTED
         sidecar.kill_worker()
         assert soon(lambda: health(sidecar)[0] == 503)
-        path.write_text(whole)
+        mended = path.with_name("mended")  # written in its place it is empty, and a policy, while this process stands
+        mended.write_text(whole)
+        mended.rename(path)
         sidecar.wait_ready()
         assert holds(lab)
 

@@ -226,11 +226,11 @@ def test_e12_a_table_of_ours_that_belongs_to_somebody_else(lab: Lab) -> None:
     sidecar = Sidecar(lab, policy=POLICY, wait=False)
     with sidecar:
         assert sidecar.process is not None
-        assert sidecar.process.wait(20) == 1
+        assert sidecar.process.wait(60) == 1
         assert "cannot lock down" in sidecar.log
         assert "Traceback" not in sidecar.log
         owner.stdin.close()
-        owner.wait(20)
+        owner.wait(60)
         assert soon(lambda: "sallyport" not in lab.sandbox.run(["nft", "list", "ruleset"]).stdout)
         sidecar.restart()
         sidecar.wait_ready()
@@ -292,6 +292,8 @@ def told(lab: Lab, sidecar: Sidecar) -> bool:
 def test_e12_a_clock_that_jumps_between_two_lives(lab: Lab) -> None:
     """CLOCK_MONOTONIC begins anew with each boot, and is another one after a restore elsewhere: no life trusts what an
     earlier one called a time. What was learned comes back with the time that the kernel says is left of it."""
+    lab.dns.remove("api.example.com")
+    lab.dns.a("api.example.com", NAMED, ttl=3600)
     serve = (str(Path(sys.prefix, "bin", "egress")), "serve")
     for offset in (10_000_000, 0, 20_000_000):
         ahead = ("unshare", "--time", "--fork", "--kill-child", "--monotonic", str(offset), "--boottime", str(offset))
@@ -300,7 +302,7 @@ def test_e12_a_clock_that_jumps_between_two_lives(lab: Lab) -> None:
                 assert lab.query("api.example.com").addresses == [NAMED]
             assert lab.connect(NAMED, 80) == "connected", "learned in the first life"
             listing = lab.sandbox.run(["nft", "list", "set", "inet", "sallyport", "learned4_0"]).stdout
-            assert re.search(r"expires [12]m", listing), listing
+            assert re.search(r"expires (1h|5\dm)", listing), listing  # a minute more, and the time of three starts less
             assert in_force(sidecar) == POLICY
         assert lab.connect(FORBIDDEN[0], 80) in REJECTED
 

@@ -13,7 +13,7 @@ import pytest
 
 from lab import Lab, Sidecar
 from lab.identity import SIDECAR_WITH_RAW
-from tests.blackbox.place import REJECTED, allow
+from tests.blackbox.place import REJECTED, allow, soon
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,7 +75,7 @@ def test_e6_without_the_hook_start_up_says_so_and_everything_else_holds(lab: Lab
         assert "packet sockets are not guarded (no netdev egress hook, Linux 5.16): drop CAP_NET_RAW" in sidecar.log
         assert lab.connect("198.51.100.10", 80) == "connected"
         assert lab.connect("198.51.100.20", 80) in REJECTED
-        assert frame(lab), "the control: what is said is so"
+        assert soon(lambda: frame(lab)), "the control: what is said is so"
     with Sidecar(lab, policy=allow("198.51.100.10")) as sidecar:
         assert "packet sockets are not guarded" not in sidecar.log
         assert not frame(lab)

@@ -109,8 +109,12 @@ def test_what_tc_redirects_passes_every_rule_so_it_is_told(lab: Lab, start_sidec
     assert health(sidecar).strip() == "ok"
     machine.join()
     with lab.capture() as wire:
-        machine.send(b"from the machine")
-        assert wire.arrived(payload=b"from the machine")
+
+        def leaves() -> bool:
+            machine.send(b"from the machine")
+            return bool(wire.arrived(payload=b"from the machine", seconds=1))
+
+        assert soon(leaves)
     assert soon(lambda: "tap0_kata" in health(sidecar))
     assert sidecar.api("GET", "/healthz", token=None).status == 503
     lab.sandbox.run(["tc", "qdisc", "del", "dev", "tap0_kata", "ingress"], check=True)
