@@ -43,7 +43,7 @@ def ask(server, name):
     labels = b"".join(bytes([len(one)]) + one.encode() for one in name.split("."))
     question = b"\\x12\\x34\\1\\0\\0\\1\\0\\0\\0\\0\\0\\0" + labels + b"\\0\\0\\1\\0\\1"
     with socket.socket(type=socket.SOCK_DGRAM) as sock:
-        sock.settimeout(3)
+        sock.settimeout(10)
         sock.sendto(question, (server, 53))
         answer = sock.recv(512)
         return "NXDOMAIN" if answer[3] & 15 == 3 else socket.inet_ntoa(answer[-4:])
