@@ -87,7 +87,7 @@ class Client(Exchange):
                 self.core.stats.bytes_out += self.sent
                 self._sent_before += self.sent
                 self.sent = 0
-            if self.state != IDLE or not self._started:
+            if self.state not in (IDLE, LINGER) or not self._started:
                 return
         self.quiet += 1
         if self.state in (IDLE, LINGER):

@@ -8,8 +8,11 @@ thrown away for a moment, because closing at once would take the answer back fro
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import re
 import struct
+import sys
+import termios
 import time
 from socket import SO_LINGER, SOL_SOCKET
 from typing import TYPE_CHECKING, cast
@@ -39,7 +42,13 @@ _CODES = {
 _LINES = {405: b"Allow: GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS\r\n"}
 
 LINGER_SECONDS = 2
+"""How long a client that says nothing is lingered for."""
+LINGER_MOST = 10.0
+"""Seconds, whatever it still says."""
 LINGER_BYTES = 1_048_576
+TOLD_AT_ONCE = 128
+"""Connections over the limit that are told so and linger; more are broken off, or they would take the descriptors that
+are left for sandboxes."""
 
 
 class Connection(asyncio.Protocol):
@@ -119,7 +128,10 @@ class Connection(asyncio.Protocol):
         core.stats.connections_total += 1
         self.transport.set_write_buffer_limits(high=core.limits.buffer_bytes)
         core.arrived(cast("Client", self))
-        if len(core.clients) > core.limits.connections:
+        over = len(core.clients) - core.limits.connections
+        if over > TOLD_AT_ONCE:
+            self.abort()
+        elif over > 0:
             self.refuse(
                 Refusal(503, "connections", "the gateway has all the connections it takes", retry_after=1, close=True)
             )
@@ -278,6 +290,7 @@ class Connection(asyncio.Protocol):
         self.state = LINGER
         self.quiet = 0
         self.received = 0
+        self._started = time.monotonic()
         self._buffer = b""
         if self._eof or not self.transport.can_write_eof():
             self.transport.close()
@@ -286,8 +299,10 @@ class Connection(asyncio.Protocol):
         self._resume()
 
     def close(self) -> None:
+        """End it when what was written has left; nothing is read any more."""
         self.state = LINGER
         self.quiet = 0
+        self._started = 0.0
         self.transport.close()
 
     def abort(self) -> None:
@@ -300,11 +315,25 @@ class Connection(asyncio.Protocol):
                 pass  # already closed
         self.transport.abort()
 
+    def _unsent(self) -> int:
+        """Octets of an answer that would be lost if the connection ended now. With TLS those count that the client has
+        yet to take: how many have left us is known to the layer below it only."""
+        if not self._secure:
+            return self.transport.get_write_buffer_size()
+        try:
+            waiting = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+        except (OSError, ValueError):  # it has just gone
+            return 0
+        return int.from_bytes(waiting, sys.byteorder)
+
     def tick_idle(self) -> None:
         """A second has passed while no request was under way."""
         limits = self.core.limits
         if self.state == LINGER:
-            if self.quiet > LINGER_SECONDS:
+            if self._unsent():  # a client that reads slowly gets the end of its answer too
+                if self.quiet > limits.body_timeout:
+                    self.abort()
+            elif self.quiet > LINGER_SECONDS or (self._started and time.monotonic() - self._started > LINGER_MOST):
                 self.transport.abort()
         elif self._started:
             if time.monotonic() - self._started > limits.head_timeout:
