@@ -110,13 +110,16 @@ class Boundaries:
 class Tunnel:
     """Two connections, joined."""
 
-    __slots__ = ("boundaries", "client", "closing", "core", "endpoint", "intent", "quiet", "sandbox")
+    __slots__ = ("boundaries", "client", "closing", "core", "endpoint", "intent", "lost", "quiet", "sandbox")
 
     def __init__(self, core: Gateway, endpoint: Endpoint, client: Exchange, upstream: Upstream) -> None:
         self.core = core
         self.endpoint = endpoint
         self.quiet = 0
         self.closing = 0
+        """Seconds since its end began, and at least CLOSING_SECONDS once nothing more is relayed."""
+        self.lost = 0
+        """How many of its two connections are gone."""
         self.boundaries = Boundaries()
         admission = client.admission
         self.intent = (admission.asked, admission.port, admission.request_uri) if admission.renew else None
@@ -130,7 +133,10 @@ class Tunnel:
         client, sandbox = self.client, self.sandbox
         if self.closing:
             self.closing += 1
-            if self.closing > CLOSING_SECONDS:
+            if self.closing > CLOSING_SECONDS + self.core.limits.body_timeout:
+                client.transport.abort()  # whoever does not read what is left for it
+                sandbox.transport.abort()
+            elif self.closing > CLOSING_SECONDS:
                 self.close()
             return
         if sandbox.moved or client.heard_lately():
@@ -157,14 +163,17 @@ class Tunnel:
             self.close()
 
     def close(self) -> None:
-        """End both sides; what is written already still leaves."""
+        """End both sides; what is written already still leaves, where it is read."""
+        self.closing = max(self.closing, CLOSING_SECONDS)
         self.client.transport.close()
         self.sandbox.transport.close()
 
     def ended(self) -> None:
-        """One side is gone; called for each, counted once."""
+        """One side is gone. Until both are it counts: the other may have much to read yet, or not read at all."""
         core = self.core
-        if self in core.tunnels:
+        self.closing = max(self.closing, CLOSING_SECONDS)
+        self.lost += 1
+        if self.lost == 2:
             core.tunnels.discard(self)
             core.stats.tunnels -= 1
             self.endpoint.load.connections -= 1
