@@ -17,6 +17,7 @@ from ingress.http1.headers import REWRITTEN, crossing_trailers, response_head
 if TYPE_CHECKING:
     from ingress.http1.endpoint import Endpoint
     from ingress.http1.exchange import Exchange
+    from ingress.http1.headers import Rewrite
 
 IDLE, HEAD, LENGTH, CHUNKS, CLOSE, DONE = range(6)
 """Between answers; reading a head; a body of known length; chunks; a body until close; finished, whatever comes."""
@@ -254,7 +255,7 @@ class Upstream(asyncio.Protocol):
             shown = CHUNKED
         if length < 0 and client.version == 10:
             client.closing = True  # the end of the connection is the end of the body
-        rewrite = None if REWRITTEN.isdisjoint(answer.fields.names) else client.rewriter()
+        rewrite = _rewrite(client, answer)
         return response_head(answer, shown, client.may_keep(), client.version, rewrite, client.admission.set_cookie)
 
     def _interim_answer(self, client: Exchange, answer: ResponseHead, rest: bytes) -> None:
@@ -268,7 +269,7 @@ class Upstream(asyncio.Protocol):
             self._lie(client, "it sent interim answers without end")
             return
         if client.version == 11:
-            client.send(response_head(answer, 0, True, 11, None, b""))
+            client.send(response_head(answer, 0, True, 11, _rewrite(client, answer), b""))
         if rest:
             self._head(client, rest)
 
@@ -308,3 +309,8 @@ class Upstream(asyncio.Protocol):
         self.endpoint.core.stats.upstream_error("protocol")
         self.close()
         client.upstream_lied(what)
+
+
+def _rewrite(client: Exchange, answer: ResponseHead) -> Rewrite | None:
+    """What the client's side puts right in this head; None where there is nothing to."""
+    return None if REWRITTEN.isdisjoint(answer.fields.names) else client.rewriter()
