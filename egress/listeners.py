@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import stat
 
+from egress.literals import safe
 from egress.log import emit
 from policies.values import TYPE_CHECKING, NamedTuple
 
@@ -152,6 +154,8 @@ def _bind_unix(config: Config) -> socket.socket | None:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
+            if not stat.S_ISSOCK(os.lstat(path).st_mode):  # somebody's file, and not what an earlier life left
+                raise FileExistsError(errno.EEXIST, "is there already, and no socket")
             os.unlink(path)
         except FileNotFoundError:
             pass
@@ -162,7 +166,7 @@ def _bind_unix(config: Config) -> socket.socket | None:
             os.umask(before)
     except OSError as error:
         if config.socket_explicit:
-            raise StartError(f"OPENSANDBOX_EGRESS_SOCKET: {path}: {error.strerror}") from error
+            raise StartError(f"OPENSANDBOX_EGRESS_SOCKET: {safe(path, 107)}: {error.strerror}") from error
         emit("warn", f"no control socket at {path}: {error.strerror}")
         return None
     return sock

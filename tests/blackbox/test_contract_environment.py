@@ -61,7 +61,7 @@ BAD = [
     ("CREDENTIAL_VAULT_REQUIRE_TLS", "true"), ("CREDENTIAL_VAULT_TRUSTED_PROXY_CIDRS", "10.0.0.0/8"),
     ("UPSTREAM_PROXY", "http://proxy.example.com:3128"), ("UPSTREAM_PROXY_AUTH", "user:secret"),
     ("POLICY_FILE", "/opt/opensandbox/policy.json"), ("POLICY_FILE", "/nowhere/at/all/policy.json"),
-    ("SOCKET", "/opt/opensandbox/control.sock"),
+    ("SOCKET", "/opt/opensandbox/control.sock"), ("SOCKET", "/proc/two\nlines"),
 ]  # fmt: skip
 
 
@@ -195,6 +195,20 @@ def test_the_unix_socket(lab: Lab, start_sidecar: Callable[..., Sidecar]) -> Non
             answer += part
     assert answer.split()[1] == b"200"
     assert sidecar.api("GET", "/policy", token=None).json()["policy"] == allow("unix.example.com")
+
+
+def test_a_file_in_the_unix_sockets_place_is_left_there(lab: Lab) -> None:
+    """A slip of the operator's must not cost them their policy."""
+    sidecar = Sidecar(lab, env={"SOCKET": "/var/egress/policy.json"}, wait=False)
+    place = sidecar.state / "policy.json"
+    place.write_text("{}")
+    with sidecar:
+        assert sidecar.process is not None
+        assert sidecar.process.wait(60) == 2
+        assert sidecar.log == (
+            "egress: OPENSANDBOX_EGRESS_SOCKET: /var/egress/policy.json: is there already, and no socket\n"
+        )
+        assert place.read_text() == "{}"
 
 
 def test_max_rules(lab: Lab, start_sidecar: Callable[..., Sidecar]) -> None:
