@@ -32,6 +32,9 @@ which never meets the rules in their namespace."""
 
 _SOCKETS = ("docker.sock", "containerd.sock", "podman.sock", "crio.sock")
 _FOLDERS = frozenset({"/", "/dev", "/etc", "/proc", "/run", "/sys", "/var", "/var/lib", "/var/lib/docker", "/var/run"})
+_SOCKET_FOLDERS = frozenset(
+    f"{run}/{name}" for run in ("/run", "/var/run") for name in ("containerd", "podman", "crio")
+)
 
 
 class Container(NamedTuple):
@@ -132,7 +135,7 @@ def capabilities(names: Iterable[str]) -> tuple[str, ...]:
 def opens_the_host(source: str) -> str:
     """Why a container with this file or folder of the host's is not held by rules in its network; "" where it is."""
     path = os.path.normpath(source) if source.startswith("/") else source
-    if path.rpartition("/")[2] in _SOCKETS:
+    if path.rpartition("/")[2] in _SOCKETS or path in _SOCKET_FOLDERS:
         return f"it is given {source}, with which it can start containers that nobody guards"
     if path in _FOLDERS:
         return f"it is given the host's {source}"

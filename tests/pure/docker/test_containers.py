@@ -56,7 +56,17 @@ def test_what_would_undo_a_guard_is_named(host: dict[str, Any], words: str) -> N
 
 @pytest.mark.parametrize(
     "source",
-    ["/", "/var/run/docker.sock", "/run/docker.sock", "/run/containerd/containerd.sock", "/proc", "/dev/", "/run"],
+    [
+        "/",
+        "/var/run/docker.sock",
+        "/run/docker.sock",
+        "/run/containerd/containerd.sock",
+        "/run/containerd",
+        "/var/run/podman/",
+        "/proc",
+        "/dev/",
+        "/run",
+    ],
 )
 def test_the_host_is_not_to_be_given(source: str) -> None:
     inspected = document() | {"Mounts": [{"Type": "bind", "Source": source, "Destination": "/x"}]}
