@@ -8,8 +8,8 @@ import socket
 from typing import TYPE_CHECKING
 
 from egress.docker.api import DockerError
-from egress.docker.entrance import OverError, UnseenError, ended, enter
-from egress.docker.ward import Ward
+from egress.docker.entrance import HeldError, OverError, UnseenError, ended, enter
+from egress.docker.ward import Ward, words_of
 from egress.loop import Loop
 
 if TYPE_CHECKING:
@@ -36,8 +36,12 @@ def guard(docker: Docker, container: Container, said: Said, config: Config) -> s
     def unexpected(error: BaseException) -> None:
         ward.log.error("unexpected", error=f"{type(error).__name__}: {error}")
 
-    loop = Loop(unexpected)
-    ward = Ward(loop, config, container, said, fd)
+    try:
+        loop = Loop(unexpected)
+        ward = Ward(loop, config, container, said, fd)
+    except (HeldError, OSError) as error:
+        os.close(fd)
+        return words_of(error)
 
     def started(reason: str) -> None:
         if reason and ended(container.pid):
@@ -68,4 +72,5 @@ def guard(docker: Docker, container: Container, said: Said, config: Config) -> s
     with theirs, ours:
         loop.run()
         signal.set_wakeup_fd(-1)
+    ward.close()
     return problem[0] if problem else ""

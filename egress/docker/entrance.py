@@ -1,4 +1,5 @@
-"""Into a running container's network: a descriptor of its namespace, of this container's and of nobody else's.
+"""Into a running container's network: a descriptor of its namespace, of this container's and of nobody else's; and by
+one of us at a time.
 
 Where it is, the daemon says by the number of its first process, and it hears of an end later than the kernel does. By
 then the process may be a zombie, which has no namespaces any more, or gone, or its number another process's: the host's
@@ -8,7 +9,9 @@ what was opened is held against what the daemon keeps open itself.
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 from typing import TYPE_CHECKING
 
 from egress.docker.api import DockerError
@@ -28,6 +31,34 @@ class OverError(Exception):
 class UnseenError(Exception):
     """The daemon says that it runs, and its process is not to be seen: it is ending, or processes here are others than
     the daemon's. One line."""
+
+
+class HeldError(Exception):
+    """Another of us guards this network; one line."""
+
+
+def alone(name: str) -> socket.socket | None:
+    """A name in this process's network, until that is closed or the process ends; None where another has it. Raises
+    OSError."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        sock.bind(f"\0sallyport-{name}")
+    except OSError as error:
+        sock.close()
+        if error.errno == errno.EADDRINUSE:
+            return None
+        raise
+    return sock
+
+
+def claim(fd: int) -> socket.socket:
+    """This network for us alone, as `alone` does: two guards would take each other's rules away, over and over. Raises
+    HeldError, OSError."""
+    network = os.fstat(fd)
+    held = alone(f"guard-{network.st_dev}-{network.st_ino}")
+    if held is None:
+        raise HeldError("another egress attach, or egress docker watch, guards it already; end that one first")
+    return held
 
 
 def ended(pid: int) -> bool:

@@ -260,7 +260,7 @@ class Register:
             self._end(container, f"it has joined the network of {name}, which is guarded, and {reason}")
 
     def _end(self, container: Container, reason: str) -> None:
-        """What was not guarded from its first moment is not left running. Raises DockerError."""
+        """What was not guarded from its first moment is not left running."""
         try:
             self._docker.call("POST", f"/containers/{quote(container.id, safe='')}/kill")
             done = "killed"

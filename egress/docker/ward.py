@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from egress.dns.budget import Budget
 from egress.dns.interceptor import printable
-from egress.docker.entrance import ended
+from egress.docker.entrance import HeldError, claim, ended
 from egress.effect import digest
 from egress.events import Events
 from egress.firewall import FirewallError, xdp
@@ -40,6 +40,8 @@ class Ward:
     """A container in its present life. `fd` is its network namespace, and ours to close."""
 
     def __init__(self, loop: Loop, config: Config, container: Container, said: Said, fd: int) -> None:
+        """Raises HeldError where another guards it, OSError."""
+        self._claim = claim(fd)
         self.container = container
         self.said = said
         self.guarded = False  # its rules stand and its DNS answers
@@ -75,29 +77,34 @@ class Ward:
                 self._firewall.lock()
             return self._firewall.namespace.inside(bind_dns)
 
+        def close(listeners: Listeners | None) -> None:
+            for sock in sum(listeners or (), ()):
+                sock.close()
+
         def prepared(listeners: Listeners | None, error: BaseException | None) -> None:
             if self._closed:  # and so is the way into its network
-                for sock in sum(listeners or (), ()):
-                    sock.close()
+                close(listeners)
                 return
             if listeners is None:
-                done(_words(error))
+                done(words_of(error))
                 return
             config = self._config
             budget = Budget(config.name_budget, config.search) if config.name_budget.octets else None
             opened = self._opened if self.log.enabled("info") else None
-            self._outside = Outside(
-                self._loop, self._firewall, listeners, config, _socket, self._denied_name, self._denied_packet,
-                self._report, opened, budget,
-            )  # fmt: skip
             try:
+                self._outside = Outside(
+                    self._loop, self._firewall, listeners, config, _socket, self._denied_name, self._denied_packet,
+                    self._report, opened, budget,
+                )  # fmt: skip
                 self._outside.start(self.said.policy, loaded)
-            except PolicyError as error:
-                done(str(error))
+            except Exception as trouble:  # noqa: BLE001 - no descriptor left, or whatever: who waits hears of it
+                if self._outside is None:
+                    close(listeners)
+                done(words_of(trouble))
 
         def loaded(error: BaseException | None) -> None:
             if error is not None:
-                done(_words(error))
+                done(words_of(error))
                 return
             self._loop.run_in_thread(self._shortcoming, finished)
 
@@ -106,7 +113,7 @@ class Ward:
                 return
             self.guarded = reason == ""
             self._rest()
-            done(_words(error) if reason is None else reason)
+            done(words_of(error) if reason is None else reason)
 
         self._loop.run_in_thread(prepare, prepared)
 
@@ -135,7 +142,7 @@ class Ward:
             self._firewall.refresh()
             return self._shortcoming()
 
-        self._loop.run_in_thread(look, lambda reason, error: done(_words(error) if reason is None else reason))
+        self._loop.run_in_thread(look, lambda reason, error: done(words_of(error) if reason is None else reason))
 
     def rename(self, container: Container) -> None:
         """The same life of it, which may have another name by now."""
@@ -158,7 +165,7 @@ class Ward:
             if error is None:
                 self.said = said
             self._rest()
-            done("" if error is None else _words(error))
+            done("" if error is None else words_of(error))
 
         assert self._outside is not None  # only what is guarded changes
         try:
@@ -188,6 +195,7 @@ class Ward:
                 os.close(place)
             self._firewall.namespace.fd = -1  # or who comes late would enter whatever has that number next
             os.close(fd)
+            self._claim.close()
 
         if fd >= 0:
             self._loop.run_in_thread(last, lambda *_: self.log.close())
@@ -218,8 +226,9 @@ def _socket(family: int, kind: int) -> socket.socket:
     return socket.socket(family, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
 
 
-def _words(error: BaseException | None) -> str:
-    if isinstance(error, (FirewallError, StartError, PolicyError)):
+def words_of(error: BaseException | None) -> str:
+    """Why it can't be guarded, on one line."""
+    if isinstance(error, (FirewallError, HeldError, PolicyError, StartError)):
         return str(error)
     if isinstance(error, OSError):
         return error.strerror or str(error)

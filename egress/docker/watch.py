@@ -15,15 +15,16 @@ import resource
 import signal
 import socket
 import time
+from hashlib import blake2s
 from typing import TYPE_CHECKING, NamedTuple
 
 from egress.control.files import look
 from egress.docker.containers import LabelError, policy_of
-from egress.docker.entrance import ended
+from egress.docker.entrance import alone, ended
 from egress.docker.gate import Gate
 from egress.docker.network import NetworkError, Wanted, ensure, needs_dns
 from egress.docker.register import Register
-from egress.docker.ward import Ward
+from egress.docker.ward import Ward, words_of
 from egress.firewall import FirewallError
 from egress.log import Log
 from egress.loop import Loop
@@ -80,12 +81,12 @@ class Watch:
             self._listed,
             lambda level, text: self.log.write(level, text, {"docker.host": docker.host}),
         )
-        self._lock: socket.socket | None = None
+        self._held: tuple[socket.socket, ...] = ()
         self._failed = ""
 
     def run(self) -> int:
         """Watch until SIGTERM. Raises WatchError where it cannot begin."""
-        self._lock = _alone(self._wanted.bridge)
+        self._held = _alone(self._wanted.bridge, self._docker)
         try:
             fresh = self._gate.lay()
         except FirewallError as error:
@@ -164,7 +165,7 @@ class Watch:
             ward = Ward(self.loop, self._config, container, said, seen.fd)
         except Exception as error:  # noqa: BLE001 - no descriptor left, or whatever: it is tried again at the next reading
             os.close(seen.fd)
-            self._stays_closed(container, f"{type(error).__name__}: {error}", seen.ports)
+            self._stays_closed(container, words_of(error), seen.ports)
             return
         self._wards[container.id] = ward
         ward.ports = seen.ports
@@ -322,15 +323,19 @@ class Watch:
             ward.tell_loaded(**{"opensandbox.container": "updated"})
 
 
-def _alone(bridge: str) -> socket.socket:
-    """Only one watches a bridge: a name in this network namespace, which ends with the process. Raises WatchError."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    try:
-        sock.bind(f"\0sallyport-watch-{bridge}")
-    except OSError:
-        sock.close()
-        raise WatchError(f"another egress docker watch runs for {bridge}; end that one first") from None
-    return sock
+def _alone(bridge: str, docker: Docker) -> tuple[socket.socket, ...]:
+    """Only one watches a bridge, and only one a daemon: with another network than the first's, the second would kill
+    all whom the first guards. Raises WatchError."""
+    daemon = blake2s(os.fsencode(os.path.realpath(docker.path)), digest_size=16).hexdigest()
+    held: list[socket.socket] = []
+    for what, name in ((bridge, f"watch-{bridge}"), (docker.host, f"daemon-{daemon}")):
+        mine = alone(name)
+        if mine is None:
+            for other in held:
+                other.close()
+            raise WatchError(f"another egress docker watch runs for {what}; end that one first")
+        held.append(mine)
+    return tuple(held)
 
 
 def _warm_up() -> None:

@@ -11,6 +11,7 @@ import pytest
 from egress.docker.api import Docker
 from egress.docker.attached import guard
 from egress.docker.containers import Said, read
+from egress.docker.entrance import claim
 from egress.docker.ward import Ward
 from egress.hostconfig import host_config
 from policies.model import NetworkPolicy
@@ -54,6 +55,12 @@ def test_one_that_has_changed_since_it_was_asked_for_is_not_guarded(
     assert attach(daemon, gone) == "it has ended"
     taken = daemon.run("taken", os.getpid())
     assert "can't be seen from here" in attach(daemon, taken), "not the host's own network in its place"
+
+
+def test_one_that_another_guards_is_left_to_it(lab: Lab, daemon: Daemon, processes: Processes) -> None:
+    box = daemon.run("box", processes.start(lab.sandbox))
+    with open(lab.sandbox.path) as network, claim(network.fileno()):
+        assert "guards it already" in attach(daemon, box)
 
 
 @pytest.mark.parametrize("ends", [True, False])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 from typing import TYPE_CHECKING, Any
@@ -9,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from egress.docker.containers import Said, read
+from egress.docker.entrance import HeldError
 from egress.docker.ward import Ward
 from egress.hostconfig import host_config
 from egress.loop import Loop
+from lab import Namespace
 from policies.model import NetworkPolicy
 from tests.real.docker.test_register import networks_open
 
@@ -20,11 +23,16 @@ if TYPE_CHECKING:
     from tests.real.docker.conftest import Processes
 
 
-def made(lab: Lab, loop: Loop, pid: int) -> Ward:
-    fd = os.open(lab.sandbox.path, os.O_RDONLY | os.O_CLOEXEC)
+def made(place: Lab | Namespace, loop: Loop, pid: int) -> Ward:
+    path = place.path if isinstance(place, Namespace) else place.sandbox.path
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     state: dict[str, Any] = {"Running": True, "Pid": pid, "StartedAt": "life 1"}
     container = read({"Id": "3f4e" * 16, "Name": "/box", "State": state, "HostConfig": {"CapDrop": ["ALL"]}})
-    return Ward(loop, host_config({}), container, Said(NetworkPolicy(), "label", ""), fd)
+    try:
+        return Ward(loop, host_config({}), container, Said(NetworkPolicy(), "label", ""), fd)
+    except HeldError:
+        os.close(fd)
+        raise
 
 
 def turns(loop: Loop, turns: int) -> None:
@@ -55,6 +63,37 @@ def test_one_that_ends_while_its_guard_is_made_leaves_nothing(lab: Lab, processe
     loop.close()
 
 
+def test_one_without_a_descriptor_for_its_guard_says_so(
+    lab: Lab, processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits for it hears why, and can try again: nothing is left of the first time."""
+    loop = Loop()
+    turns(loop, 1)
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    said: list[str] = []
+    with monkeypatch.context() as patch:
+
+        def none_left(*_: object) -> int:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        patch.setattr(os, "memfd_create", none_left)
+        ward = made(lab, loop, processes.start(lab.sandbox))
+        ward.start(said.append, lock=True)
+        turns(loop, 5)
+    assert said == ["Too many open files"]
+    ward.close()
+    turns(loop, 3)
+    assert len(os.listdir("/proc/self/fd")) <= before
+    again = made(lab, loop, processes.start(lab.sandbox))
+    again.start(said.append, lock=True)
+    turns(loop, 5)
+    assert said[1:] == [""]
+    again.close()
+    turns(loop, 3)
+    loop.close()
+
+
 def test_who_comes_late_enters_nobodys_network(lab: Lab, processes: Processes) -> None:
     """The number of the descriptor is soon another container's."""
     loop = Loop()
@@ -76,11 +115,32 @@ def test_what_is_reported_of_a_network_that_is_being_taken_apart_is_not_told(
     lab: Lab, processes: Processes, capfd: pytest.CaptureFixture[str]
 ) -> None:
     loop = Loop()
-    alive, ending = made(lab, loop, processes.start(lab.sandbox)), made(lab, loop, processes.zombie())
-    alive._report("somebody removed the guard's tables")
-    ending._report("somebody removed the guard's tables")
-    assert capfd.readouterr().out.count("somebody removed") == 1
-    alive.close()
-    ending.close()
+    for pid, told in ((processes.start(lab.sandbox), 1), (processes.zombie(), 0)):
+        ward = made(lab, loop, pid)
+        ward._report("somebody removed the guard's tables")
+        assert capfd.readouterr().out.count("somebody removed") == told
+        ward.close()
+        turns(loop, 2)
+    loop.close()
+
+
+def test_two_do_not_guard_one_network(lab: Lab, processes: Processes) -> None:
+    """Each would find its rules changed by the other, twice a second, and load them again."""
+    loop = Loop()
+    pid = processes.start(lab.sandbox)
+    first = made(lab, loop, pid)
+    before = networks_open()
+    with pytest.raises(HeldError, match="guards it already"):
+        made(lab, loop, pid)
+    gc.collect()
+    with Namespace("other") as other:
+        beside = made(other, loop, pid)
+        beside.close()
+        turns(loop, 2)
+    first.close()
+    turns(loop, 2)
+    assert networks_open() <= before
+    second = made(lab, loop, pid)
+    second.close()
     turns(loop, 2)
     loop.close()
