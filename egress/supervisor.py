@@ -26,6 +26,7 @@ STOP_WITHIN = 0.7  # seconds a worker has to end before it is killed
 KILLED_WITHIN = 0.2  # seconds
 SETTLED = 5.0  # seconds after which a worker counts as well
 LACKING = 0.1  # seconds until a process is tried again where there was no room for one
+LISTEN = 0.01  # seconds between looks for signals while a process is due
 BACK_OFF = (0.0, 0.0, 0.01, 0.05, 0.1, 0.5, 1.0)  # seconds before the n-th restart of a worker that does not settle
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGCHLD, signal.SIGHUP)
 
@@ -129,12 +130,7 @@ def _supervise(children: Sequence[_Child]) -> int:
                 del due[child]
             else:
                 due[child] = now + pause
-        if due:
-            wait = min(due.values()) - time.monotonic()
-            heard = signal.sigtimedwait(_SIGNALS, max(0.0, wait))
-            number = signal.SIGCHLD if heard is None else heard.si_signo
-        else:
-            number = signal.sigwaitinfo(_SIGNALS).si_signo
+        number = _heard(min(due.values())) if due else signal.sigwaitinfo(_SIGNALS).si_signo
         if number not in (signal.SIGCHLD, signal.SIGHUP):  # a terminal that went away is no reason to leave
             _stop([child for child in children if child.pid])
             return 0
@@ -143,6 +139,22 @@ def _supervise(children: Sequence[_Child]) -> int:
         for child in children:
             if child.pid in ended:
                 due[child] = now + child.ended(ended[child.pid])
+
+
+def _heard(until: float) -> int:
+    """The next signal; SIGCHLD when there is none until then, as `time.monotonic` counts.
+
+    `sigtimedwait` is given no time to wait: to a process that was stopped or frozen (SIGSTOP, `docker pause`) beyond it
+    CPython returns a signal that nobody has sent.
+    """
+    while True:
+        heard = signal.sigtimedwait(_SIGNALS, 0)
+        if heard is not None:
+            return heard.si_signo
+        left = until - time.monotonic()
+        if left <= 0:
+            return signal.SIGCHLD
+        time.sleep(min(left, LISTEN))
 
 
 def spare_memory() -> None:

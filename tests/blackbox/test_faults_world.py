@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from lab import Identity, Lab, Sidecar
+from lab import Identity, Lab, LabError, Sidecar
 from tests.blackbox.place import REJECTED, soon
 from tests.blackbox.prober import FILE, FORBIDDEN, LATER, LISTED, NAMED, OTHER, POLICY, Prober, holds, in_force
 
@@ -98,6 +98,28 @@ def test_e12_stopped_for_a_while(lab: Lab, who: str) -> None:
         asked.close()
     assert prober.openings == []
     assert prober.tries > 10
+
+
+def test_e12_stopped_while_the_next_worker_is_due(lab: Lab) -> None:
+    """For longer than it is to wait: it goes on where it was, and takes that for no signal to end."""
+    with Sidecar(lab, policy=POLICY) as sidecar:
+        for number in range(1, 9):  # the pause before the next one grows to a second
+            assert soon(lambda: working(sidecar))
+            sidecar.kill_worker()
+            assert soon(lambda number=number: sidecar.log.count("worker ended by signal 9") == number)  # type: ignore[misc]
+            if number > 5:
+                os.kill(sidecar.pid, signal.SIGSTOP)
+                time.sleep(1.2)
+                os.kill(sidecar.pid, signal.SIGCONT)
+        sidecar.wait_ready()
+        assert sidecar.returncode is None
+        assert holds(lab)
+
+
+def working(sidecar: Sidecar) -> bool:
+    with contextlib.suppress(LabError):
+        return sidecar.worker_pid > 0
+    return False
 
 
 # -- rulesets --------------------------------------------------------------------------------------------------------
