@@ -86,7 +86,8 @@ class Worker:
         self._admin: Admin | None = None
         self._admin_server: asyncio.Server | None = None
         self._leaving = asyncio.Event()
-        self._told = signal.Signals.SIGTERM
+        self._retired = False
+        """A successor has the sockets."""
         self._draining = False
         self._renewer: Renewer | None = None
         self._access: Access | None = None
@@ -275,7 +276,7 @@ class Worker:
 
     # -- the admin port --------------------------------------------------------------------------------------------
     def _state(self) -> tuple[bool, str]:
-        if self._draining:
+        if self._draining and not self._retired:  # of the port it asks, a probe hears what the successor would say
             return False, "draining"
         health = self._provider.health()
         if not health.loaded:
@@ -289,20 +290,20 @@ class Worker:
 
     # -- the end ---------------------------------------------------------------------------------------------------
     def _on_leave(self, number: signal.Signals) -> None:
-        self._told = number
+        from ingress.process.master import RETIRE
+
+        self._retired = self._retired or number == RETIRE
         self._draining = True
         self._leaving.set()
 
     async def _leave(self) -> None:
         """Readiness is gone already; then no new connections; then what is open gets its time."""
-        from ingress.process.master import RETIRE
-
-        retired = self._told == RETIRE
-        if retired and self._admin_server is not None:
+        if self._retired and self._admin is not None and self._admin_server is not None:
             self._admin_server.close()  # the successor answers there now
-        if not retired and self._config.drain_delay:
+            self._admin.closing = True  # and who is connected here already, after one more answer
+        if not self._retired and self._config.drain_delay:
             await asyncio.sleep(self._config.drain_delay)
-        if not retired:
+        if not self._retired:
             # What the kernel has taken for us is served: after a turn of the loop the queue is as good as empty.
             await asyncio.sleep(0)
             await asyncio.sleep(0)

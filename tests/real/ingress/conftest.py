@@ -154,6 +154,24 @@ class Gateway:
         """The first event with this in its message, waited for."""
         return self.wait_for(lambda event: text in event["msg"], repr(text))
 
+    def listens(self, port: int = 0) -> bool:
+        """Whether one of its processes holds a listening socket of this port, 0: its main port. Another test's program
+        may have the same port by now; this one's descriptors are its own."""
+        wanted = f"{port or self.port:04X}"
+        held: set[str] = set()
+        for pid in (self.pid, *self.workers):
+            try:
+                folder = f"/proc/{pid}/fd"
+                held.update(os.readlink(f"{folder}/{name}") for name in os.listdir(folder))
+            except OSError:
+                continue  # the process, or a descriptor, went meanwhile
+        for table in ("tcp", "tcp6"):
+            for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == "0A" and fields[1].endswith(f":{wanted}") and f"socket:[{fields[9]}]" in held:
+                    return True
+        return False
+
     # -- what it answers -------------------------------------------------------------------------------------------
     def get(self, path: str = "/", **arguments: Any) -> Answer:
         """A request to its main port; arguments of `ask`."""
@@ -263,7 +281,8 @@ class StartGateway:
 
 
 class Origin:
-    """An application in a sandbox: any path says hello, and /stream goes on for as long as the test says."""
+    """An application in a sandbox: any path says hello, a POST how much it took, and /stream goes on for as long as
+    the test says."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, dict[str, str]]] = []  # path and headers (lower case) of every request
@@ -290,11 +309,21 @@ class Origin:
                 self.end_headers()
                 self.wfile.write(body)
 
+            def do_POST(self) -> None:
+                body = b"took %d" % len(self.rfile.read(int(self.headers["Content-Length"])))
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
             def log_message(self, *args: Any) -> None:
                 pass
 
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        class Server(http.server.ThreadingHTTPServer):
+            daemon_threads = True
+            request_queue_size = 128  # with the usual five, who meets a full queue waits for seconds
+
+        self._server = Server(("127.0.0.1", 0), Handler)
         self.port = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
