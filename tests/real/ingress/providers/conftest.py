@@ -49,7 +49,8 @@ class Following:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             await provider.close()
-            await asyncio.sleep(0.05)  # transports close in the loop's next rounds
+            for _ in range(50):  # transports close in the loop's next rounds: rounds count here, not time
+                await asyncio.sleep(0.001)
 
     async def until(self, true: Callable[[], object], within: float = 30.0) -> None:
         """Wait until `true` says so; a failure after so many seconds."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from typing import TYPE_CHECKING, Any, Self
 
 from aiohttp import web
@@ -45,6 +46,7 @@ class FakeKubernetes:
         self.watches: list[dict[str, str]] = []
         self._streams: dict[asyncio.Queue[bytes | None], web.Request] = {}
         self._runner: web.AppRunner | None = None
+        self._place: socket.socket | None = None
         self.port = 0
 
     async def __aenter__(self) -> Self:
@@ -55,22 +57,32 @@ class FakeKubernetes:
         await self.stop()
 
     async def start(self) -> None:
-        """Listen; after `stop` on the same port as before."""
+        """Listen; after `pause` on the same port as before."""
+        if self._place is None:
+            # Bound and never listening: during a pause the port is given to nobody else.
+            self._place = socket.socket()
+            self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            self._place.bind(("127.0.0.1", 0))
+            self.port = self._place.getsockname()[1]
         app = web.Application()
         app.router.add_get("/{path:.*}", self._answer)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True, ssl_context=self.tls)
-        await site.start()
-        assert self._runner.addresses
-        self.port = self._runner.addresses[0][1]
+        await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_port=True, ssl_context=self.tls).start()
 
-    async def stop(self) -> None:
+    async def pause(self) -> None:
         """Everything is cut, nothing listens."""
         self.cut()
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
+
+    async def stop(self) -> None:
+        """The end."""
+        await self.pause()
+        if self._place is not None:
+            self._place.close()
+            self._place = None
 
     @property
     def url(self) -> str:
