@@ -256,10 +256,16 @@ def test_what_cannot_go_on_gets_one_answer_and_a_close(request_bytes: bytes, sta
 @pytest.mark.parametrize("said", [b"", b"\r\n", b"GET /rea"])
 def test_a_silent_client_is_let_go(said: bytes) -> None:
     async def scene(place: Place) -> None:
-        data = await place.exchange(said)
-        assert statuses(data) == ([408] if said.strip() else [])
+        async with place.client() as (reader, writer):
+            if begun:
+                await until(lambda: bool(place.admin.open))
+                place.admin.timeouts = Timeouts(head=0.05)  # no sooner: the time must not be over before it speaks
+            writer.write(said)
+            data = await reader.read()
+        assert statuses(data) == ([408] if begun else [])
 
-    play(scene, head=0.05, idle=0.05)
+    begun = bool(said.strip())
+    play(scene, head=PATIENCE if begun else 0.05)
 
 
 async def heard(reader: asyncio.StreamReader) -> bytes:
