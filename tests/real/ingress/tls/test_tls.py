@@ -102,7 +102,7 @@ def test_plain_http_on_the_tls_port_ends_and_others_are_served(
     start_gateway: Any, origin: Any, authority: Any, tmp_path: Path
 ) -> None:
     put(authority.issue("one"), tmp_path)
-    gateway = start(start_gateway, tmp_path, "--head-timeout", "1s")
+    gateway = start(start_gateway, tmp_path, "--head-timeout", "3s")
     with socket.create_connection(("127.0.0.1", gateway.port), 10) as sock:
         sock.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         assert not sock.recv(4096).startswith(b"HTTP/")
@@ -126,7 +126,7 @@ def test_a_new_pair_is_served_without_a_restart(
         if how == "told":
             gateway.signal(signal.SIGHUP)
         gateway.says("certificate loaded")
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 20
         while get(gateway.port, origin.path(), context)[1] != "two":
             assert time.monotonic() < deadline
         for _ in range(8):  # every worker
