@@ -103,7 +103,7 @@ def test_an_http10_client_is_refused_in_its_way(gate: Gateway, start_origin: Ori
 
 @pytest.fixture(scope="module")
 def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with Gateway(tmp_path_factory.mktemp("patient"), "--wait-ready", "2s", sandboxes={}) as made:
+    with Gateway(tmp_path_factory.mktemp("patient"), "--wait-ready", "5s", sandboxes={}) as made:
         yield made
 
 
