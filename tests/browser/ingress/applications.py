@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lab.ports import free_port
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -65,13 +67,6 @@ class Application:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(10)
                 return
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 def vite(folder: Path) -> Application:
