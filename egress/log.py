@@ -52,11 +52,11 @@ class Log:
     def _open(self, fd: int) -> tuple[int, str]:
         try:
             mode = os.fstat(fd).st_mode
-        except OSError:
+            if stat.S_ISSOCK(mode):
+                self._socket = socket.socket(fileno=os.dup(fd))
+                return fd, "socket"
+        except OSError:  # nothing is there, or no descriptor is left
             return -1, "gone"
-        if stat.S_ISSOCK(mode):
-            self._socket = socket.socket(fileno=os.dup(fd))
-            return fd, "socket"
         if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
             flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
             try:

@@ -87,7 +87,10 @@ class Outside:
             if self._closed:
                 return  # the sandbox went while its ruleset was being loaded
             if error is None:
-                self._answer()
+                try:
+                    self._answer()
+                except Exception as refused:  # noqa: BLE001 - no descriptor, as a rule: who waits has to hear of it
+                    error = refused
             done(error)
 
         self.guard.start(compile_policy(policy), document_of(policy), started)

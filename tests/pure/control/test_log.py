@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -87,6 +88,19 @@ def test_a_closed_descriptor() -> None:
     log.info("x")
     assert log.dropped == 1
     os.close(read)
+
+
+def test_a_socket_where_no_descriptor_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    ours, theirs = socket.socketpair()
+    monkeypatch.setattr(os, "dup", refuse)
+    log = Log(ours.fileno())
+    log.info("x")
+    assert log.dropped == 1
+    ours.close()
+    theirs.close()
 
 
 def test_a_socket_that_nobody_reads() -> None:
