@@ -66,8 +66,11 @@ def test_a_slow_reader_gets_the_end_of_an_answer_that_ends_its_connection(
     gate, tls = roomy
     origin = start_origin(much)
     with ExitStack() as stack:
-        socks = [stack.enter_context(slow(gate.port, tls)) for _ in ENDING]
-        for head, sock in zip(ENDING, socks, strict=True):
+        heads = (
+            ENDING[:1] if tls else ENDING
+        )  # a connection with TLS has half a minute for its end, whatever the machine
+        socks = [stack.enter_context(slow(gate.port, tls)) for _ in heads]
+        for head, sock in zip(heads, socks, strict=True):
             sock.sendall(f"{head}OpenSandbox-Ingress-To: box-{origin.port}\r\n\r\n".encode())
         wait(6)  # longer than somebody is lingered for who only has to close
         for sock in socks:
