@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -74,7 +75,7 @@ def test_only_regular_files_are_read_and_nothing_blocks(file: PolicyFile, tmp_pa
     assert "link" in str(problem(file))
     path.unlink()
     os.mkfifo(path)
-    signal.alarm(5)  # opening a FIFO the ordinary way waits for a writer
+    signal.alarm(60)  # opening a FIFO the ordinary way waits for a writer
     try:
         assert "regular" in str(problem(file))
     finally:
@@ -121,13 +122,14 @@ def test_discard(file: PolicyFile, tmp_path: Path) -> None:
 
 
 def test_descriptors_are_closed(file: PolicyFile) -> None:
+    gc.collect()  # what other tests have left to it must not go in the middle of this one
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
         file.check()
         file.load()
         file.stage(NEW).discard()
         file.stage(NEW).commit()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_the_first_version(tmp_path: Path) -> None:

@@ -37,9 +37,9 @@ class Follower:
     def close(self) -> None:
         self._thread.close()
 
-    def put(self, name: str, text: str) -> None:
+    def put(self, name: str, text: str | bytes) -> None:
         """Replace a file as a careful program does."""
-        (self.folder / "new").write_text(text)
+        (self.folder / "new").write_bytes(text.encode() if isinstance(text, str) else text)
         (self.folder / "new").rename(self.folder / name)
 
     def wait(self, condition: Callable[[], bool], seconds: float = 20.0) -> None:
@@ -105,7 +105,10 @@ def test_two_quick_writes_are_both_seen(follower: Follower) -> None:
     follower.wait(lambda: targets(follower.heard[-1])[0] == ["b.example.com"])
 
 
-def test_a_file_being_rewritten_in_place_does_not_lift_its_rules(follower: Follower) -> None:
+def test_a_file_being_rewritten_in_place_does_not_lift_its_rules(
+    follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rulefiles, "_SETTLE", 2.0)  # far longer than it stays empty, even where this thread is late
     follower.put("deny.always", "bad.example.com\n")
     follower.start()
     for _ in range(15):
@@ -125,7 +128,7 @@ def test_a_broken_new_version_keeps_the_last_good_one(follower: Follower) -> Non
         follower.wait(lambda number=number: len(follower.reports) == number + 1)  # type: ignore[misc]
         assert "deny.always" in follower.reports[-1]
         assert "stay in force" in follower.reports[-1]
-    (follower.folder / "deny.always").write_bytes(b"\xff\xfe")
+    follower.put("deny.always", b"\xff\xfe")
     follower.wait(lambda: len(follower.reports) == 4)
     assert "UTF-8" in follower.reports[-1]
     assert follower.heard == []

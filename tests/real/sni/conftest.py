@@ -79,6 +79,7 @@ class Ground:
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.listener.setblocking(False)
         monkeypatch.setattr(connection, "_dial", self._dial)
+        monkeypatch.setattr(relay, "PATIENCE", 60.0)  # else whoever a busy machine keeps waiting is refused
         monkeypatch.setattr(relay, "_original", lambda _: (b"\xc6\x33\x64\x0a", self.port))
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.errors: list[BaseException] = []
@@ -124,6 +125,15 @@ class Ground:
     def stocked(self) -> bool:
         """It has sockets, so that the next server is connected to before the verdict."""
         return soon(lambda: bool(self.relay.spares.some[socket.AF_INET]))
+
+    def out_of_patience(self) -> None:
+        """Have PATIENCE be over for everybody who waits."""
+
+        def end() -> None:
+            times = self.relay._times
+            times.extend([(0.0, times.popleft()[1]) for _ in range(len(times))])
+
+        self.on_loop(end)
 
     def on_loop(self, work: Callable[[], Any]) -> Any:
         """What `work` returns, run by the relay's thread."""

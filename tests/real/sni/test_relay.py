@@ -96,13 +96,18 @@ def test_who_does_not_read_holds_up_who_sends(ground: Ground, downwards: bool) -
 
 
 def test_idle_connections_hold_no_pipe(ground: Ground) -> None:
+    before = pipes_open()
     pairs = [ground.pair() for _ in range(40)]
     for client, server in pairs:
         server.sendall(b"x" * 1000)
         assert client.recv(1000, socket.MSG_WAITALL) == b"x" * 1000
     assert ground.on_loop(lambda: len(ground.relay.pipes._spare)) <= 2
-    links = [os.path.realpath(one) for one in Path("/proc/self/fd").iterdir()]
-    assert sum("/pipe:" in link for link in links) < 40
+    assert pipes_open() - before < 40
+
+
+def pipes_open() -> int:
+    """How many ends of pipes this process has, of others' too."""
+    return sum("/pipe:" in os.path.realpath(one) for one in Path("/proc/self/fd").iterdir())
 
 
 # -- ends --------------------------------------------------------------------------------------------------------------
@@ -151,12 +156,12 @@ def test_a_reset_behind_a_half_close_is_noticed(ground: Ground) -> None:
 
 
 def test_a_server_that_refuses_refuses_the_client(ground: Ground) -> None:
-    closed = socket.create_server(("127.0.0.1", 0))
-    ground.worker.server = closed.getsockname()
-    closed.close()
-    client = ground.client()
-    client.sendall(GET)
-    assert ending(client) == "reset"
+    with socket.socket() as deaf:  # it does not listen, and nobody else gets its port meanwhile
+        deaf.bind(("127.0.0.1", 0))
+        ground.worker.server = deaf.getsockname()
+        client = ground.client()
+        client.sendall(GET)
+        assert ending(client) == "reset"
     assert not ground.worker.said(messages.REFUSED), "the network's word, not the guard's"
     assert ground.calm()
 
@@ -169,7 +174,8 @@ def test_a_client_that_leaves_without_a_word_is_nothing_to_tell(ground: Ground) 
 
 
 # -- the worker --------------------------------------------------------------------------------------------------------
-def test_a_verdict_that_does_not_come_in_time_is_none(ground: Ground) -> None:
+def test_a_verdict_that_does_not_come_in_time_is_none(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay_module, "PATIENCE", 3.0)  # enough to say a name in
     ground.worker.silent = True
     client = ground.client()
     client.sendall(GET)
@@ -181,6 +187,8 @@ def test_a_verdict_that_comes_too_late_opens_nothing(ground: Ground) -> None:
     ground.worker.silent = True
     client = ground.client()
     client.sendall(GET)
+    assert soon(lambda: len(ground.worker.said(messages.ASK)) == 1)
+    ground.out_of_patience()
     assert ending(client) == "reset"
     ground.worker.answer(ground.worker.said(messages.ASK)[0])
     assert ground.calm()
@@ -189,7 +197,8 @@ def test_a_verdict_that_comes_too_late_opens_nothing(ground: Ground) -> None:
         ground.origin.accept()
 
 
-def test_a_verdict_is_remembered_until_something_changes(ground: Ground) -> None:
+def test_a_verdict_is_remembered_until_something_changes(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay_module, "REMEMBERED", 60.0)
     for _ in range(3):
         ground.pair()
     assert len(ground.worker.said(messages.ASK)) == 1
@@ -257,8 +266,7 @@ def test_who_finds_no_socket_at_all_is_refused(ground: Ground) -> None:
     assert ending(client) == "reset"
 
 
-def test_a_new_worker_is_asked_what_the_old_one_was(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay_module, "PATIENCE", 30.0)
+def test_a_new_worker_is_asked_what_the_old_one_was(ground: Ground) -> None:
     ground.worker.silent = True
     client = ground.client()
     client.sendall(GET)
@@ -310,7 +318,6 @@ def test_beyond_the_most_connections_new_ones_are_refused_and_old_ones_served(gr
 
 def test_what_waits_for_verdicts_is_bounded(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay_module, "UNJUDGED", 20_000)
-    monkeypatch.setattr(relay_module, "PATIENCE", 60.0)
     half = b"GET /" + b"x" * 7000
     clients = [ground.client() for _ in range(4)]
     for client in clients:
@@ -329,7 +336,9 @@ def test_the_worker_has_few_questions_at_a_time(ground: Ground) -> None:
     for client in clients:
         client.sendall(GET)
     assert soon(lambda: len(ground.worker.said(messages.ASK)) >= relay_module.ASKED_AT_ONCE)
+    assert soon(lambda: ground.on_loop(lambda: len(ground.relay._waiting)) == 20)
     assert ground.on_loop(lambda: ground.relay._asked) <= relay_module.ASKED_AT_ONCE
+    ground.out_of_patience()
     assert {ending(client) for client in clients} == {"reset"}, "and who waits has a clock too"
 
 
