@@ -116,7 +116,8 @@ def test_a_second_interceptor_is_a_conflict_docker_is_none(namespace: str) -> No
     assert not holds
     assert found["interceptors"]["state"] == "missing"
     assert "Istio: redirect in table ip nat, chain ISTIO_OUTPUT" in found["interceptors"]["found"]
-    assert doctor("--for", "run")[0] is (doctor("--for", "run")[1]["connectivity"]["state"] == "ok")
+    holds, found = doctor("--for", "run")
+    assert holds is (found["connectivity"]["state"] == "ok")
 
 
 def test_iptables_redirects_are_seen(namespace: str) -> None:
@@ -139,7 +140,7 @@ def test_a_taken_port_and_a_bad_setting(namespace: str) -> None:
     assert holder.stdout is not None
     holder.stdout.readline()
     holds, found = doctor()
-    holder.communicate(b"\n", timeout=10)
+    holder.communicate(b"\n", timeout=60)
     assert (holds, found["api_port"]["state"]) == (False, "missing")
     assert doctor(OPENSANDBOX_EGRESS_HTTP_ADDR=":18081")[0]
     holds, found = doctor(OPENSANDBOX_EGRESS_RULES='{"egress": [{"action": "allow", "target": "a..b"}]}')

@@ -23,8 +23,17 @@ def unix(path: str) -> str:
 
 def tcp(place: str) -> str:
     """Connect to HOST/PORT."""
+    return _tcp(place, 2)
+
+
+def reached(place: str) -> str:
+    """The same of what has to be reached, by way of a program that a busy machine may keep waiting."""
+    return _tcp(place, 20)
+
+
+def _tcp(place: str, patience: float) -> str:
     host, _, port = place.rpartition("/")
-    return _connect(socket.AF_INET6 if ":" in host else socket.AF_INET, (host, int(port)))
+    return _connect(socket.AF_INET6 if ":" in host else socket.AF_INET, (host, int(port)), patience)
 
 
 def kill(pid: str) -> str:
@@ -115,9 +124,9 @@ def _open(number: int) -> bool:
     return True
 
 
-def _connect(family: int, address: Any) -> str:
+def _connect(family: int, address: Any, patience: float = 20) -> str:
     with socket.socket(family, socket.SOCK_STREAM) as sock:
-        sock.settimeout(2)
+        sock.settimeout(patience)
         try:
             sock.connect(address)
         except TimeoutError:

@@ -19,7 +19,7 @@ found = {"network": os.stat("/proc/self/ns/net").st_ino, "pid": os.getpid()}
 for word in sys.argv[1:]:
     host, port = word.rsplit("/", 1)
     try:
-        socket.create_connection((host, int(port)), 5).close()
+        socket.create_connection((host, int(port)), 20).close()
         found[word] = "connected"
     except socket.gaierror:
         found[word] = "no such name"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def until(condition: Any, seconds: float = 10.0) -> bool:
+def until(condition: Any, seconds: float = 60.0) -> bool:
     """Whether `condition()` came true in time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -72,6 +72,13 @@ def family(pid: int) -> set[int]:
     return found
 
 
+def born(pid: int) -> str:
+    """When a process began, which tells it from another that has its number by now; "" where there is none."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    return ""
+
+
 @pytest.mark.parametrize(
     ("script", "code"), [("exit 0", 0), ("exit 77", 77), ("kill -TERM $$", 143), ("kill -KILL $$", 137)]
 )
@@ -96,14 +103,14 @@ def test_signals_reach_the_command(caller: Any, number: signal.Signals) -> None:
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
     assert process.stdout.read() == f"got {name}\n"
-    assert process.wait(10) == 9
+    assert process.wait(60) == 9
 
 
 def test_a_signal_that_the_command_does_not_handle_ends_it(caller: Any) -> None:
     process = caller.start("closed", "--offline", "--", "sh", "-c", "echo ready; exec sleep 60")
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGTERM)
-    assert process.wait(10) == 128 + signal.SIGTERM
+    assert process.wait(60) == 128 + signal.SIGTERM
 
 
 def test_standard_streams_are_passed_through(caller: Any) -> None:
@@ -116,13 +123,13 @@ def test_sigkill_leaves_nothing(connected: Any) -> None:
     script = "readlink /proc/self/ns/net; sleep 600 & setsid sleep 600 & sleep 600"
     process = connected.start("closed", "--", "sh", "-c", script)
     inside = process.stdout.readline().strip()
-    members: dict[int, str] = {}
+    members: dict[tuple[int, str], str] = {}
 
     def complete() -> bool:
         members.clear()
         for pid in family(process.pid):
             with contextlib.suppress(OSError):  # one that was on its way out
-                members[pid] = Path(f"/proc/{pid}/comm").read_text().strip()
+                members[pid, born(pid)] = Path(f"/proc/{pid}/comm").read_text().strip()
         return list(members.values()).count("sleep") == 3
 
     assert until(complete)
@@ -131,7 +138,7 @@ def test_sigkill_leaves_nothing(connected: Any) -> None:
     with held(inside):
         process.kill()
         process.wait()
-        assert until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in members))
+        assert until(lambda: not any(born(pid) == since for pid, since in members))
         assert until(lambda: inside not in namespaces())
 
 
@@ -146,11 +153,9 @@ def test_an_ordinary_end_leaves_nothing(connected: Any) -> None:
 
 
 def test_the_guards_death_ends_the_command(caller: Any) -> None:
-    started = time.monotonic()
-    done = caller.run("mortal", "--offline", "--", "sleep", "60")
+    done = caller.run("mortal", "--offline", "--", "sleep", "6000")
     assert done.returncode == 125
     assert "guard has ended" in done.stderr
-    assert time.monotonic() - started < 20
 
 
 def test_nothing_is_connected_before_the_lock_and_nothing_runs_before_ready(connected: Any, read_notes: Any) -> None:
@@ -202,7 +207,7 @@ class Screen:
     def type(self, text: str) -> None:
         os.write(self.master, text.encode())
 
-    def wait(self, pattern: str, seconds: float = 10.0) -> str:
+    def wait(self, pattern: str, seconds: float = 60.0) -> str:
         """Read until `pattern` has come to the screen."""
         end = time.monotonic() + seconds
         while not re.search(pattern, self.text):
@@ -256,7 +261,7 @@ def test_ctrl_c_reaches_the_command_once(screen: Any, caller: Any) -> None:
     time.sleep(0.3)
     run.type("\x03")
     run.wait("end 2")
-    assert run.process.wait(10) == 0
+    assert run.process.wait(60) == 0
 
 
 def test_ctrl_z_stops_and_continues_the_run(screen: Any) -> None:
@@ -268,7 +273,7 @@ def test_ctrl_z_stops_and_continues_the_run(screen: Any) -> None:
     run.process.send_signal(signal.SIGCONT)
     run.type("hello\n")
     run.wait("got hello")
-    assert run.process.wait(10) == 0
+    assert run.process.wait(60) == 0
 
 
 def test_an_interactive_shell_has_job_control(screen: Any) -> None:
@@ -276,14 +281,14 @@ def test_an_interactive_shell_has_job_control(screen: Any) -> None:
     run.type("echo one $((1 + 1))\n")
     text = run.wait("one 2")
     assert "job control" not in text
-    run.type("sleep 600\n")
-    time.sleep(0.3)
+    run.type("sh -c 'echo two $((1 + 2)); exec sleep 600'\n")
+    run.wait("two 3")  # it has the terminal
     run.type("\x1a")
     run.wait("Stopped")
-    run.type("kill -KILL %1; sleep 0.3\n\n")
+    run.type("kill -KILL %1; while kill -0 %1 2>&-; do sleep 0.05; done\n\n")
     run.wait("Killed")
     run.type("exit 5\n")
-    assert run.process.wait(10) == 5
+    assert run.process.wait(60) == 5
 
 
 def test_a_window_change_reaches_the_command(screen: Any) -> None:
@@ -294,7 +299,7 @@ def test_a_window_change_reaches_the_command(screen: Any) -> None:
     fcntl.ioctl(run.master, termios.TIOCSWINSZ, struct.pack("4H", 33, 77, 0, 0))
     run.wait("size 33 77")
     run.type("\x03")
-    assert run.process.wait(10) == 130
+    assert run.process.wait(60) == 130
 
 
 def test_nothing_can_be_typed_into_the_callers_terminal(screen: Any, caller: Any) -> None:
@@ -303,7 +308,7 @@ def test_nothing_can_be_typed_into_the_callers_terminal(screen: Any, caller: Any
     said = re.search(r"\{.tiocsti.*\}", run.wait(r"\{.tiocsti.*\}"))
     assert said is not None
     assert json.loads(said[0]) == {"tiocsti=": "EPERM"}
-    assert run.process.wait(10) == 0
+    assert run.process.wait(60) == 0
 
 
 def test_the_callers_process_group_cannot_be_signalled(caller: Any) -> None:
