@@ -170,7 +170,7 @@ class Worker:
         self._rally = Rally(self._memory.board, self._memory.bells, self._seat.number, self._publish, loop)
         context = self._plan.certificate.context if self._plan.certificate else None
         for sock in self._seat.main:
-            if config.proxy_protocol_from:
+            if config.proxy_protocol_from or context is not None:
                 from ingress.process.accept import Acceptor
 
                 acceptor = Acceptor(
@@ -187,11 +187,9 @@ class Worker:
             else:
                 self._servers.append(
                     await loop.create_server(
-                        lambda: self._gateway.protocol("", context is not None),
+                        self._gateway.protocol,
                         sock=sock,
                         backlog=BACKLOG,
-                        ssl=context,
-                        ssl_handshake_timeout=config.limits.head_timeout if context else None,
                     )
                 )
         if self._seat.admin:

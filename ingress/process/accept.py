@@ -1,8 +1,9 @@
-"""Accepting connections whose client a load balancer names: the PROXY header comes off before anything else is read.
+"""Accepting connections that have something to settle before HTTP: a PROXY header, a TLS handshake, or both in turn.
 
-Only used with --proxy-protocol-from; otherwise the loop accepts by itself, which is faster. A peer on that list has to
-send the header, or whoever reaches the port through it could pass for the balancer by leaving it out; a peer that isn't
-on it is taken as it is, and a header from it is no HTTP request.
+Only used with --proxy-protocol-from or TLS; otherwise the loop accepts by itself, which is faster. A peer on the list
+of balancers has to send the header, or whoever reaches the port through it could pass for the balancer by leaving it
+out; a peer that isn't on it is taken as it is, and a header from it is no HTTP request. Who settles nothing is counted,
+too, so that handshakes that never end leave room for what else needs descriptors.
 
 The header's octets are looked at in the socket and taken from it exactly, so that what follows (a TLS handshake, or a
 request) is still there for whoever reads next. SO_RCVLOWAT keeps half a header from waking us again and again.

@@ -204,3 +204,25 @@ def test_i7_ten_stalled_handshakes_hold_nobody_up(
     assert get(gateway.port, origin.path(), trusting(authority))[0].startswith(b"HTTP/1.1 200 ")
     for sock in stalled:
         sock.close()
+
+
+def test_i7_handshakes_that_nobody_goes_on_with_are_counted(
+    start_gateway: Any, origin: Any, authority: Any, tmp_path: Path
+) -> None:
+    """Each would hold a descriptor that a sandbox's connection needs; behind the limit they wait in the kernel."""
+    put(authority.issue("one"), tmp_path)
+    gateway = start(start_gateway, tmp_path, "--connections", "20", "--head-timeout", "3")
+    (worker,) = gateway.workers
+    before = len(os.listdir(f"/proc/{worker}/fd"))
+    silent = [socket.create_connection(("127.0.0.1", gateway.port), 10) for _ in range(200)]
+    try:
+        seen = 0
+        deadline = time.monotonic() + 1.5
+        while time.monotonic() < deadline:
+            seen = max(seen, len(os.listdir(f"/proc/{worker}/fd")) - before)
+            time.sleep(0.01)
+        assert 10 < seen <= 30
+    finally:
+        for sock in silent:
+            sock.close()
+    assert get(gateway.port, origin.path(), trusting(authority))[0].startswith(b"HTTP/1.1 200 ")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("what", ["idle", "deleted"])
-def test_a_tunnels_client_that_does_not_read_is_broken_off_in_the_end(
+def test_i10_a_tunnels_client_that_does_not_read_is_broken_off_in_the_end(
     what: str, tmp_path: Path, start_origin: OriginFactory
 ) -> None:
     """Its sandbox has said more than the kernel holds for it, then nothing; or is no more."""

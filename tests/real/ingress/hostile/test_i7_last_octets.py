@@ -60,7 +60,7 @@ ENDING = [
 ]
 
 
-def test_a_slow_reader_gets_the_end_of_an_answer_that_ends_its_connection(
+def test_i7_a_slow_reader_gets_the_end_of_an_answer_that_ends_its_connection(
     roomy: tuple[Gateway, bool], start_origin: OriginFactory
 ) -> None:
     gate, tls = roomy
@@ -81,7 +81,7 @@ def test_a_slow_reader_gets_the_end_of_an_answer_that_ends_its_connection(
             assert len(heard.partition(b"\r\n\r\n")[2]) == SIZE
 
 
-def test_a_reader_that_never_takes_the_end_is_broken_off(tmp_path: Path, start_origin: OriginFactory) -> None:
+def test_i7_a_reader_that_never_takes_the_end_is_broken_off(tmp_path: Path, start_origin: OriginFactory) -> None:
     origin = start_origin(much)
     with Gateway(tmp_path, *ROOM, "--body-timeout", "1s") as gate, slow(gate.port, tls=False) as sock:
         sock.sendall(f"{ENDING[2]}OpenSandbox-Ingress-To: box-{origin.port}\r\n\r\n".encode())
@@ -97,7 +97,7 @@ def says_on(client: Client) -> bool:
     return True
 
 
-def test_who_is_refused_and_talks_on_is_not_listened_to_for_ever(gate: Gateway) -> None:
+def test_i7_who_is_refused_and_talks_on_is_not_listened_to_for_ever(gate: Gateway) -> None:
     with gate.client() as client:
         client.send(b"\0\r\n\r\n")
         assert client.answer().status == 400
@@ -107,7 +107,7 @@ def test_who_is_refused_and_talks_on_is_not_listened_to_for_ever(gate: Gateway) 
             wait(0.5)
 
 
-def test_those_who_are_too_many_do_not_take_the_sandboxes_descriptors(
+def test_i7_those_who_are_too_many_do_not_take_the_sandboxes_descriptors(
     tmp_path: Path, start_origin: OriginFactory
 ) -> None:
     """They talk on, so that they are lingered for; a new sandbox can be reached all the same."""
