@@ -78,6 +78,7 @@ class Loop:
         self._running = False
         self._from_threads: deque[Callable[[], None]] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._waking = _thread.allocate_lock()  # no thread writes there while it is closed
         self._thread: _Helper | None = None
         self._on_error = on_error or _report
         self.add_reader(self._wake, self._woken)
@@ -146,8 +147,9 @@ class Loop:
     def call_threadsafe(self, callback: Callable[[], None]) -> None:
         """Run `callback` on the loop; may be called from any thread. After `close` it is not run."""
         self._from_threads.append(callback)
-        if self._wake >= 0:
-            os.eventfd_write(self._wake, 1)
+        with self._waking:
+            if self._wake >= 0:
+                os.eventfd_write(self._wake, 1)
 
     def run_in_thread(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
         """Run `work` on the helper thread, in order of submission; then `done(result, error)` on the loop."""
@@ -177,8 +179,9 @@ class Loop:
 
     def close(self) -> None:
         self._epoll.close()
-        wake, self._wake = self._wake, -1
-        os.close(wake)
+        with self._waking:
+            wake, self._wake = self._wake, -1
+            os.close(wake)
 
     def _turn(self) -> None:
         soon = self._soon
