@@ -60,7 +60,7 @@ class Guarded:
             sock.bind((host, 0))
             if kind == socket.SOCK_STREAM:
                 sock.listen(8)
-            sock.settimeout(1.0)
+            sock.settimeout(10.0)
             self.listeners[name] = sock
 
     def spec(self, **changes: Any) -> RulesetSpec:

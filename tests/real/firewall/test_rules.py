@@ -101,14 +101,19 @@ def test_a_learned_address_opens_on_its_classs_ports(guarded: Guarded, site: str
 
 
 def test_a_lease_ends(guarded: Guarded) -> None:
-    guarded.load(learned={0: [(packed("198.51.100.20"), 2000)]})
-    guarded.learn("198.51.100.10", seconds=2)
-    assert guarded.lab.connect("198.51.100.10", 80) == "connected"
-    assert guarded.lab.connect("198.51.100.20", 80) == "connected"
+    """One that came with the ruleset, and one that was learned since."""
+
+    def opened(milliseconds: int) -> None:
+        guarded.load(learned={0: [(packed("198.51.100.20"), milliseconds)]})
+        guarded.learn("198.51.100.10", seconds=milliseconds / 1000)
 
     def refused() -> bool:
         return all(guarded.lab.connect(host, 80) == "refused" for host in ("198.51.100.10", "198.51.100.20"))
 
+    opened(60_000)
+    assert guarded.lab.connect("198.51.100.10", 80) == "connected"
+    assert guarded.lab.connect("198.51.100.20", 80) == "connected"
+    opened(1_000)
     assert packets.eventually(refused)
 
 

@@ -25,36 +25,37 @@ def stored(guarded: Guarded, name: str) -> dict[bytes, int | None]:
 
 
 def test_write_and_refresh(guarded: Guarded) -> None:
-    guarded.load(learned={0: [(packed("192.0.2.1"), 5000)]})
+    guarded.load(learned={0: [(packed("192.0.2.1"), 50_000)]})
     firewall = guarded.firewall
     two, six = packed("192.0.2.2"), packed("2001:db8::1")
-    firewall.write_learned({0: {two: 9000, six: 9000}, 1: {two: 1000}})
+    firewall.write_learned({0: {two: 90_000, six: 90_000}, 1: {two: 60_000}})
     assert set(stored(guarded, "learned4_0")) == {packed("192.0.2.1"), packed("192.0.2.2")}
     assert set(stored(guarded, "learned6_0")) == {packed("2001:db8::1")}
     assert set(stored(guarded, "learned4_1")) == {packed("192.0.2.2")}
-    firewall.write_learned({0: {packed("192.0.2.1"): 60000}})  # longer
-    firewall.write_learned({0: {packed("192.0.2.2"): 500}})  # shorter
+    firewall.write_learned({0: {packed("192.0.2.1"): 600_000}})  # longer
+    firewall.write_learned({0: {packed("192.0.2.2"): 40_000}})  # shorter
     left = stored(guarded, "learned4_0")
-    assert 55000 < (left[packed("192.0.2.1")] or 0) <= 60000
-    assert (left[packed("192.0.2.2")] or 0) <= 500
-    time.sleep(0.7)
-    firewall.write_learned({0: {packed("192.0.2.2"): 5000}})  # expired, perhaps not collected
+    assert 550_000 < (left[packed("192.0.2.1")] or 0) <= 600_000
+    assert 0 < (left[packed("192.0.2.2")] or 0) <= 40_000
+    firewall.write_learned({0: {packed("192.0.2.2"): 500}})
+    assert packets.eventually(lambda: not stored(guarded, "learned4_0").get(two))
+    firewall.write_learned({0: {packed("192.0.2.2"): 50_000}})  # expired, perhaps not collected
     left = stored(guarded, "learned4_0")
     assert set(left) == {packed("192.0.2.1"), packed("192.0.2.2")}
-    assert 4000 < (left[packed("192.0.2.2")] or 0) <= 5000
+    assert 40_000 < (left[packed("192.0.2.2")] or 0) <= 50_000
 
 
 def test_what_is_called_new_and_is_there_is_renewed_all_the_same(guarded: Guarded) -> None:
     """The whole batch, together with what really is new; and one whose time is up, collected or not, is new again."""
     guarded.load(learned={0: [(packed("192.0.2.1"), 400)]})
     one, two, three = (packed(f"192.0.2.{number}") for number in (1, 2, 3))
-    guarded.firewall.write_learned({0: {one: 60000, two: 60000}}, new=True)
+    guarded.firewall.write_learned({0: {one: 600_000, two: 600_000}}, new=True)
     left = stored(guarded, "learned4_0")
-    assert min(left[one] or 0, left[two] or 0) > 55000
+    assert min(left[one] or 0, left[two] or 0) > 550_000
     guarded.firewall.write_learned({0: {three: 200}}, new=True)
     time.sleep(0.3)
-    guarded.firewall.write_learned({0: {three: 60000}}, new=True)
-    assert (stored(guarded, "learned4_0")[three] or 0) > 55000
+    guarded.firewall.write_learned({0: {three: 600_000}}, new=True)
+    assert (stored(guarded, "learned4_0")[three] or 0) > 550_000
 
 
 @pytest.mark.parametrize("address", ["192.0.2.7", "2001:db8::7"])
@@ -62,14 +63,14 @@ def test_one_new_address_alone(guarded: Guarded, address: str) -> None:
     """As the batch: there with its time, renewed where it was there before, and new where its time was up."""
     guarded.load()
     key, name = packed(address), "learned4_0" if "." in address else "learned6_0"
-    for left in (60000, 30000):
+    for left in (600_000, 300_000):
         guarded.firewall.add_learned(0, key, left)
-        assert left - 5000 < (stored(guarded, name)[key] or 0) <= left
+        assert left - 50_000 < (stored(guarded, name)[key] or 0) <= left
     guarded.firewall.add_learned(0, key, 200)
     time.sleep(0.4)
     assert not any(stored(guarded, name).values())
-    guarded.firewall.add_learned(0, key, 60000)
-    assert (stored(guarded, name)[key] or 0) > 55000
+    guarded.firewall.add_learned(0, key, 600_000)
+    assert (stored(guarded, name)[key] or 0) > 550_000
 
 
 def test_thousands_at_once(guarded: Guarded) -> None:
@@ -123,23 +124,29 @@ def test_no_packet_is_lost_while_an_element_is_renewed(guarded: Guarded) -> None
             renewals += 1
 
     worker = threading.Thread(target=renew)
-    refused = 0
+    refused: list[str] = []
     with lab.sandbox.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.setblocking(False)
         worker.start()
-        deadline = time.monotonic() + 1.5
+        begun = time.monotonic()
         sent = 0
-        while time.monotonic() < deadline:
+
+        def enough() -> bool:
+            """As many as make it likely to be met, however much of the machine is somebody else's."""
+            seconds = time.monotonic() - begun
+            return seconds > 1.5 and (min(sent // 5, renewals) > 1000 or seconds > 60)
+
+        while worker.is_alive() and not enough():
             try:
                 sock.sendto(b"x", (target, 9999))
                 sent += 1
             except BlockingIOError:
                 pass
-            except PermissionError:
-                refused += 1
+            except OSError as error:
+                refused.append(f"after {sent} datagrams and {renewals} renewals: {error}")
         stop.set()
         worker.join()
-    assert refused == 0
+    assert refused == []
     assert sent > 5000
     assert renewals > 1000
 
