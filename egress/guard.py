@@ -46,6 +46,8 @@ SWEEP = 5.0  # seconds between looks at which leases are in use
 STALL = 15.0  # seconds late: the whole container stood still
 NAMES_TO_SPEAK_TO = 64  # names that the name guard lets speak to one address: the last whose answers led there
 GUESSES = 2000  # unstamped frames within a sweep after which the stamp changes
+UNDER_WAY = 1.0  # seconds in which a packet that the rules have let through comes to its device
+OFTEN = 16  # changes after which that is not waited for
 WATCH = 0.5  # seconds between looks at whether our tables still stand
 
 
@@ -92,6 +94,7 @@ class Guard:
         self.service: Service | None = None
         self.repairs = 0
         self._rulesets = 0  # that the kernel has taken
+        self._changes = 0  # that were begun
 
     @property
     def updates(self) -> int:
@@ -180,6 +183,7 @@ class Guard:
             self._waiting.append(lambda: self.apply(compiled, document, commit, done))
             return
         self._loading = True
+        self._changes += 1
         service = self.service
         if service is not None:
             service.hold()
@@ -212,6 +216,7 @@ class Guard:
             if result is not None:
                 self._rulesets += 1
                 self._swap(compiled, document, *result)
+            self._sweep_later()
             self._loading = False
             if self.service is not None and service is not None:
                 service.release()
@@ -224,6 +229,17 @@ class Guard:
             self._next()
 
         self.loop.run_in_thread(work, finished)
+
+    def _sweep_later(self) -> None:
+        """When what the rules before have let through is under way; where changes follow each other closely, behind the
+        last of them, but now and then all the same."""
+        mine = self._changes
+
+        def sweep() -> None:
+            if not self._closed and (mine == self._changes or not mine % OFTEN):
+                self.loop.run_in_thread(self.firewall.sweep, lambda *_: None)
+
+        self.loop.call_later(UNDER_WAY, sweep)
 
     def _go_back(self, spec: RulesetSpec | None, leases: Leases) -> None:
         """The change could not be kept: the old ruleset again, with what is left of its leases."""

@@ -89,8 +89,9 @@ class Firewall:
 
     def load(self, spec: RulesetSpec, *, sweep: bool = True) -> None:
         """Replace the ruleset by this one, learned addresses included, in one transaction. Blocks; for the helper
-        thread. Raises FirewallError: then what stood before stands. Without `sweep`, call that later: what only the
-        old rules needed is still there, and nothing uses it."""
+        thread. Raises FirewallError: then what stood before stands. Call `sweep` a moment later: packets that the old
+        rules have let through may not have come to the last door yet. Without `sweep`, what only the old rules needed
+        is still there too, and nothing uses it."""
         self._loader.survey()
         unseen = False
         if judge(snapshot(self._loader.desk)) is None:
@@ -107,10 +108,11 @@ class Firewall:
         self._loaded = spec
         self._reopen()
         if sweep:
-            self.sweep()
+            self._loader.sweep()
 
     def sweep(self) -> None:
-        """Take away what a `load` left over. For the helper thread."""
+        """Take away what a `load` left over, and let only what its rules stamp pass the last door. For the helper
+        thread."""
         self._loader.sweep(self._stamp)
 
     def resume(self, spec: RulesetSpec) -> bool:

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from egress.firewall.addressmap import chain, show
 from egress.firewall.tables import TABLE, TOP, Site, base_chain, carries, class_id, gone, named_set
+from egress.netns import Exemption
 from policies.values import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from egress.netns import Exemption
 
 COUNTER = "unstamped"  # packets that came without the stamp
 _CLEAR = "meta mark set 0 meta priority set 0:0"
@@ -49,12 +48,29 @@ def let_in(stamp: Exemption) -> str:
     return f"insert rule netdev {TABLE} egress {_clear(stamp)} accept\n"
 
 
+def is_ajar(site: Site, rules: int) -> bool:
+    """Does a door with so many rules let more than one stamp pass?"""
+    return rules > len(_rules(site, Exemption(0, 0)))
+
+
 def _clear(carried: Exemption) -> str:
     return f"{carries(carried)} {_CLEAR}"
 
 
 def _set(stamp: Exemption) -> str:
     return f"meta mark set {stamp.mark:#010x} meta priority set {class_id(stamp.priority)}"
+
+
+def _rules(site: Site, stamp: Exemption) -> list[str]:
+    rules = [f"{_clear(stamp)} accept"]
+    if site.own4:
+        # The frame's own type, not only what the packet socket claims it to be; nothing behind the 28 octets of ARP
+        # but the padding to an Ethernet frame.
+        rules.append(
+            "ether type arp meta protocol arp arp htype 1 arp ptype ip arp hlen 6 arp plen 4 "
+            "arp operation { request, reply } arp saddr ip @own4 meta length <= 64 accept"
+        )
+    return [*rules, f"counter name {COUNTER} drop"]
 
 
 def netdev(site: Site, stamp: Exemption) -> list[str]:
@@ -65,15 +81,7 @@ def netdev(site: Site, stamp: Exemption) -> list[str]:
         return []
     if site.raw == "none":
         return gone("netdev", TABLE)
-    rules = [f"{_clear(stamp)} accept"]
-    if site.own4:
-        # The frame's own type, not only what the packet socket claims it to be; nothing behind the 28 octets of ARP
-        # but the padding to an Ethernet frame.
-        rules.append(
-            "ether type arp meta protocol arp arp htype 1 arp ptype ip arp hlen 6 arp plen 4 "
-            "arp operation { request, reply } arp saddr ip @own4 meta length <= 64 accept"
-        )
-    rules.append(f"counter name {COUNTER} drop")
+    rules = _rules(site, stamp)
     count = [f"\tcounter {COUNTER} {{", "\t}"]
     addresses = [show(packed) for packed in dict.fromkeys(site.own4)]
     own = list(named_set("own4", "ipv4_addr", addresses)) if addresses else []

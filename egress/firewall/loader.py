@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from egress.firewall import FirewallError, devices, nft
 from egress.firewall.intervals import fill
-from egress.firewall.lastdoor import let_in, netdev
+from egress.firewall.lastdoor import is_ajar, let_in, netdev
+from egress.firewall.nfnetlink import NETDEV
 from egress.firewall.standing import inventory, judge, snapshot
 from egress.firewall.tables import TABLE, Site
 from egress.netns import NETLINK_NETFILTER
@@ -95,8 +96,10 @@ class Loader:
 
     # -- changes -------------------------------------------------------------------------------------------------
     def adopt(self, chains: Snapshot, tag: str) -> None:
-        """An earlier worker's load, by what ends the names of its chains, is taken for ours."""
+        """An earlier worker's load, by what ends the names of its chains, is taken for ours, `survey` first."""
+        assert self.site is not None
         self._snapshot, self.tag = chains, tag
+        self._ajar = is_ajar(self.site, chains.get((NETDEV, "egress"), (0, 0, 0))[2])
 
     def load(self, write: Write, mark: str = "", stamp: Exemption | None = None, *, unseen: bool = False) -> None:
         """Replace what stands by the text of `write`, `survey` first. Raises FirewallError.
@@ -137,15 +140,16 @@ class Loader:
         finally:
             self._look_back(done=done)
 
-    def sweep(self, stamp: Exemption | None) -> None:
-        """Take away what a `load` left over; only `stamp` passes the last door then."""
+    def sweep(self, stamp: Exemption | None = None) -> None:
+        """Take away what a `load` left over; with `stamp`, nothing else passes the last door then."""
         rubbish, self._rubbish = self._rubbish, ""
         if self.site is None:
             return
         site, door = self.site._replace(raw="standing"), ""
         if self._ajar and stamp is not None and self.door_stands(self.site):
             door = "\n".join(netdev(site, stamp)) + "\n"
-        self._ajar = False
+        if stamp is not None:
+            self._ajar = False
         for text in (door + rubbish, door):  # the door closes even where a neighbour has touched the rest
             try:
                 if text:

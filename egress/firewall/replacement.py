@@ -8,7 +8,8 @@ rules are already in use, so that a lookup in between finds nothing: not the add
               kernel returns they are complete.
     switch    the rules of the base chains, and the learned addresses (hash sets, whose elements come and go with the
               rules). The chains stand, their rules change in one instant.
-    sweep     what only the old rules referred to.
+    sweep     what only the old rules referred to. The last door lets the stamp of the old rules pass a moment longer:
+              a packet that they let through may have to wait for a neighbour's address first.
 
 Pure: text in, text out. The text is `ruleset.render`'s.
 """

@@ -473,6 +473,19 @@ def test_no_packet_is_lost_across_policy_changes(lab: Lab, api: str) -> None:
         assert not talker.trouble
 
 
+@pytest.mark.parametrize("killed", [False, True])
+def test_e6_a_stamp_that_was_replaced_passes_the_last_door_no_more(lab: Lab, killed: bool) -> None:
+    """What it was put on before a change has a second to leave; then one stamp is all that passes."""
+    with Sidecar(lab, policy=POLICY) as sidecar:
+        assert soon(lambda: door(lab).count("priority set") == 1)
+        for number in range(3):
+            assert sidecar.api("POST", "/policy", allow(f"n{number}.example.com")).status == 200
+        if killed:
+            sidecar.kill_worker()
+            sidecar.wait_ready()
+        assert soon(lambda: door(lab).count("priority set") == 1)
+
+
 @pytest.mark.parametrize("event", ["worker", "supervisor", "device", "address"])
 def test_no_packet_is_lost_when_something_dies_or_comes(lab: Lab, event: str) -> None:
     """The last door stands through all of it: made anew, it would drop what passes in that moment."""

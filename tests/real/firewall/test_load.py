@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from egress.firewall import FirewallError, nft
+from egress.firewall.guardhouse import Firewall
 from tests.real.firewall.conftest import EVERYTHING, packed, part
 
 if TYPE_CHECKING:
@@ -28,6 +29,63 @@ def test_nft_takes_the_golden_files(lab: Lab, path: Path) -> None:
     for _ in range(2):
         lab.sandbox.run(["nft", "-f", str(path)], check=True)
     assert "table inet sallyport {" in lab.sandbox.run(["nft", "list", "ruleset"], timeout=5, check=True).stdout
+
+
+def test_a_packet_that_the_rules_before_let_through_comes_to_its_device(guarded: Guarded) -> None:
+    """It waits for the gateway's address, with a stamp that was another's by the time it comes to the last door."""
+    lab, target = guarded.lab, "198.51.100.10"
+    learned = {0: [(packed(target), 60000)]}
+    guarded.load(learned=learned)
+    assert lab.udp(target, 7) == "connected"
+    with lab.sandbox.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.settimeout(30)
+        sock.connect((target, 7))
+        lab.internet.namespace.sysctl({"net.ipv4.conf.all.arp_ignore": 8})
+        try:
+            lab.sandbox.ip("neigh", "del", lab.link.gateway, "dev", "eth0")
+            sock.send(b"early")
+            guarded.load(learned=learned)
+        finally:
+            lab.internet.namespace.sysctl({"net.ipv4.conf.all.arp_ignore": 0})
+        assert sock.recv(100) == b"early"
+    assert guarded.firewall.unstamped() == 0
+
+
+def stamps(guarded: Guarded) -> int:
+    """How many of them pass the last door."""
+    chain = guarded.lab.sandbox.run(["nft", "list", "chain", "netdev", "sallyport", "egress"], check=True).stdout
+    return chain.count("meta priority set")
+
+
+def test_the_last_door_lets_one_stamp_pass_in_the_end(guarded: Guarded) -> None:
+    guarded.load()
+    guarded.load()
+    spec = guarded.spec()
+    guarded.firewall.load(spec)
+    assert stamps(guarded) > 1
+    guarded.firewall.sweep()
+    assert stamps(guarded) == 1
+    assert guarded.firewall.intact()
+    guarded.load()
+    assert stamps(guarded) == 2
+
+
+def test_who_takes_over_closes_the_last_door_behind_the_one_before(guarded: Guarded) -> None:
+    guarded.load()
+    spec = guarded.load()
+    assert stamps(guarded) > 1
+    heir = Firewall(guarded.namespace)
+    assert heir.resume(spec)
+    heir.sweep()
+    assert stamps(guarded) == 1
+    assert heir.intact()
+    heir.close()
+    another = Firewall(guarded.namespace)
+    assert another.resume(spec)
+    seen = guarded.lab.sandbox.run(["nft", "-a", "list", "chain", "netdev", "sallyport", "egress"], check=True).stdout
+    another.sweep()  # nothing to do, and nothing done
+    assert seen == guarded.lab.sandbox.run(["nft", "-a", "list", "chain", "netdev", "sallyport", "egress"]).stdout
+    another.close()
 
 
 def flood(guarded: Guarded, target: str, port: int, during: Callable[[], None]) -> tuple[int, list[OSError]]:
