@@ -1,15 +1,17 @@
 """Learned addresses: set elements written and read over one netlink socket, in microseconds.
 
 libnftables rereads every interval set of a table for each command (30 ms with 20,000 prefixes); a message of our own
-reads nothing. A refresh has to be [NEW, DEL, NEW] in one batch: adding an element again leaves its old time-out in
-place on most kernels, a DEL alone fails when the element has expired but is not collected yet, and the three together
-are one transaction, so no packet ever meets a set without the element. The kernel runs the batch inside send(); its
-acknowledgements are in the socket when send() returns.
+reads nothing. Since Linux 6.12 adding an element again gives it its new time-out. Before, it leaves the old one in
+place, and a refresh has to be [NEW, DEL, NEW] in one batch: a DEL alone fails when the element has expired but is not
+collected yet, and the three together are one transaction. Even so, of a million lookups beside renewals without pause
+one may find neither: the old element is unlinked as soon as the generations change, while a reader may be on its way
+along the chain. The kernel runs the batch inside send(); its acknowledgements are in the socket when send() returns.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 import struct
 
 from egress.firewall import FirewallError
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Mapping, Sequence
 
+UPDATES = (6, 12)  # the first Linux on which an element that is added again gets its new time-out
 CHUNK = 1024  # elements a message: one attribute holds 64 KiB
 ANSWER = 16_384  # octets read of what the kernel says to one message
 _MSG_DONTWAIT = 0x40
@@ -89,6 +92,7 @@ class SetWriter:
         self._names: dict[str, bytes] = {}
         self._pieces: dict[tuple[str, int], _Pieces] = {}
         self._sequence = 1
+        self._updates = _version(os.uname().release) >= UPDATES
 
     def close(self) -> None:
         self._sock.close()
@@ -112,16 +116,17 @@ class SetWriter:
                     self.write(sets)
                 return
         bodies: list[_Change] = []
+        whole = not new and not self._updates
         for name, elements in sets.items():
             if not elements:
                 continue
             prefix = self._names.get(name) or self._name(name)
             if len(elements) <= CHUNK:
-                bodies += _refresh(prefix, elements, new=new)
+                bodies += _refresh(prefix, elements, whole=whole)
                 continue
             keys = list(elements)
             for at in range(0, len(keys), CHUNK):
-                bodies += _refresh(prefix, {key: elements[key] for key in keys[at : at + CHUNK]}, new=new)
+                bodies += _refresh(prefix, {key: elements[key] for key in keys[at : at + CHUNK]}, whole=whole)
         if not bodies:
             return
         if new:
@@ -254,8 +259,15 @@ _Change = tuple[int, bytes]
 _Pieces = tuple[struct.Struct, bytes, bytes, bytes, bytes]
 
 
-def _refresh(prefix: bytes, elements: Mapping[bytes, int], *, new: bool = False) -> list[_Change]:
-    """Elements of one set, all of one family, at least one."""
+def _version(release: str) -> tuple[int, int]:
+    """Of a kernel's release, the two numbers that it begins with."""
+    first, _, rest = release.partition(".")
+    second = rest[: len(rest) - len(rest.lstrip("0123456789"))]
+    return (int(first), int(second)) if first.isdecimal() and second else (0, 0)
+
+
+def _refresh(prefix: bytes, elements: Mapping[bytes, int], *, whole: bool) -> list[_Change]:
+    """Elements of one set, all of one family, at least one. `whole`: what is there already has to go first."""
     size = len(next(iter(elements)))
     ends = set(elements.values())
     body = b""
@@ -264,7 +276,7 @@ def _refresh(prefix: bytes, elements: Mapping[bytes, int], *, new: bool = False)
         after = _TIMEOUT + _MILLISECONDS.pack(left)
         body += _NEW[size] + (after + _NEW[size]).join(keys) + after
     add = (NEWSETELEM, prefix + _ATTR.pack(4 + len(body), 3 | NESTED) + body)
-    if new:
+    if not whole:
         return [add]
     body = _DEL[size] + _DEL[size].join(elements)
     return [add, (DELSETELEM, prefix + _ATTR.pack(4 + len(body), 3 | NESTED) + body), add]

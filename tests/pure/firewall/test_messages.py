@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import struct
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egress.firewall.netlink import SetWriter
+from egress.firewall.netlink import SetWriter, _version
 from egress.firewall.nflog import Denied, parse
 from egress.firewall.nfnetlink import NEWSETELEM, attribute, attributes, batch, message, messages, nested, text, walk
 
@@ -90,3 +91,20 @@ def test_new_elements_are_written_as_the_builder_writes_them(keys: set[bytes], n
     acknowledged, created, exclusive = 0x4, 0x400, 0x200
     change = (NEWSETELEM, acknowledged | created | exclusive, 1, body)
     assert kernel.taken == [batch([change], 1), batch([change], 4)]
+
+
+@pytest.mark.parametrize(
+    ("release", "version"),
+    [
+        ("6.12.0", (6, 12)),
+        ("6.1.0-18-amd64", (6, 1)),
+        ("5.15", (5, 15)),
+        ("6.18-rc1", (6, 18)),
+        ("4.4.0-gvisor", (4, 4)),
+        ("", (0, 0)),
+        ("x.y", (0, 0)),
+        ("6.", (0, 0)),
+    ],
+)
+def test_a_kernels_version(release: str, version: tuple[int, int]) -> None:
+    assert _version(release) == version

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from egress.firewall import FirewallError, SetFull
+from egress.firewall import FirewallError, SetFull, netlink
 from egress.firewall.netlink import SetWriter, elements
 from egress.netns import NETLINK_NETFILTER
 from tests.real.firewall import packets
@@ -24,6 +25,16 @@ def stored(guarded: Guarded, name: str) -> dict[bytes, int | None]:
         return {element.key: element.left for element in elements(sock, "sallyport", name)}
 
 
+@pytest.fixture(params=["updated", "taken out and put in"])
+def renewed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How an element gets another time: as this kernel can, and as every kernel can."""
+    if request.param != "updated":
+        monkeypatch.setattr(netlink, "UPDATES", (1000, 0))
+    elif netlink._version(os.uname().release) < netlink.UPDATES:
+        pytest.skip("this kernel can't give an element another time: it is older than 6.12")
+
+
+@pytest.mark.usefixtures("renewed")
 def test_write_and_refresh(guarded: Guarded) -> None:
     guarded.load(learned={0: [(packed("192.0.2.1"), 50_000)]})
     firewall = guarded.firewall
@@ -45,6 +56,7 @@ def test_write_and_refresh(guarded: Guarded) -> None:
     assert 40_000 < (left[packed("192.0.2.2")] or 0) <= 50_000
 
 
+@pytest.mark.usefixtures("renewed")
 def test_what_is_called_new_and_is_there_is_renewed_all_the_same(guarded: Guarded) -> None:
     """The whole batch, together with what really is new; and one whose time is up, collected or not, is new again."""
     guarded.load(learned={0: [(packed("192.0.2.1"), 400)]})
@@ -58,6 +70,7 @@ def test_what_is_called_new_and_is_there_is_renewed_all_the_same(guarded: Guarde
     assert (stored(guarded, "learned4_0")[three] or 0) > 550_000
 
 
+@pytest.mark.usefixtures("renewed")
 @pytest.mark.parametrize("address", ["192.0.2.7", "2001:db8::7"])
 def test_one_new_address_alone(guarded: Guarded, address: str) -> None:
     """As the batch: there with its time, renewed where it was there before, and new where its time was up."""
