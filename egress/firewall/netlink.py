@@ -61,6 +61,12 @@ _NEW = {
     for size in (4, 16)
 }
 _TIMEOUT = _ATTR.pack(12, 4)
+# The same with NFTA_SET_ELEM_EXPIRATION behind it. Of an element that is there the time-out alone starts nothing anew.
+_AGAIN = {
+    size: _ATTR.pack(36 + size, 1 | NESTED) + _ATTR.pack(8 + size, 1 | NESTED) + _ATTR.pack(4 + size, 1)
+    for size in (4, 16)
+}
+_EXPIRATION = _ATTR.pack(12, 5)
 _DEL = {
     size: _ATTR.pack(12 + size, 1 | NESTED) + _ATTR.pack(8 + size, 1 | NESTED) + _ATTR.pack(4 + size, 1)
     for size in (4, 16)
@@ -273,8 +279,9 @@ def _refresh(prefix: bytes, elements: Mapping[bytes, int], *, whole: bool) -> li
     body = b""
     for left in ends:  # as a rule one: what is the same between two keys is put there by `join`
         keys = elements if len(ends) == 1 else [key for key, end in elements.items() if end == left]
-        after = _TIMEOUT + _MILLISECONDS.pack(left)
-        body += _NEW[size] + (after + _NEW[size]).join(keys) + after
+        time = _MILLISECONDS.pack(left)
+        after = _TIMEOUT + time + _EXPIRATION + time
+        body += _AGAIN[size] + (after + _AGAIN[size]).join(keys) + after
     add = (NEWSETELEM, prefix + _ATTR.pack(4 + len(body), 3 | NESTED) + body)
     if not whole:
         return [add]

@@ -57,6 +57,18 @@ def test_write_and_refresh(guarded: Guarded) -> None:
 
 
 @pytest.mark.usefixtures("renewed")
+def test_the_same_time_begins_anew(guarded: Guarded) -> None:
+    guarded.load()
+    entry = {packed("192.0.2.1"): 100_000, packed("192.0.2.2"): 100_000}
+    guarded.firewall.write_learned({0: entry})
+    assert packets.eventually(lambda: max(left or 0 for left in stored(guarded, "learned4_0").values()) < 99_000)
+    before = time.monotonic()
+    guarded.firewall.write_learned({0: entry})
+    left = stored(guarded, "learned4_0")
+    assert min(left[key] or 0 for key in entry) >= 99_990 - (time.monotonic() - before) * 1000
+
+
+@pytest.mark.usefixtures("renewed")
 def test_what_is_called_new_and_is_there_is_renewed_all_the_same(guarded: Guarded) -> None:
     """The whole batch, together with what really is new; and one whose time is up, collected or not, is new again."""
     guarded.load(learned={0: [(packed("192.0.2.1"), 400)]})
@@ -76,7 +88,7 @@ def test_one_new_address_alone(guarded: Guarded, address: str) -> None:
     """As the batch: there with its time, renewed where it was there before, and new where its time was up."""
     guarded.load()
     key, name = packed(address), "learned4_0" if "." in address else "learned6_0"
-    for left in (600_000, 300_000):
+    for left in (600_000, 300_000, 300_000):
         guarded.firewall.add_learned(0, key, left)
         assert left - 50_000 < (stored(guarded, name)[key] or 0) <= left
     guarded.firewall.add_learned(0, key, 200)
