@@ -46,9 +46,9 @@ LINGER_SECONDS = 2
 LINGER_MOST = 10.0
 """Seconds, whatever it still says."""
 LINGER_BYTES = 1_048_576
-TOLD_AT_ONCE = 128
-"""Connections over the limit that are told so and linger; more are broken off, or they would take the descriptors that
-are left for sandboxes."""
+LINGERING = 128
+"""Connections over the limit that are lingered for; more are told so and closed at once, or they would take the
+descriptors that are left for sandboxes."""
 
 
 class Connection(asyncio.Protocol):
@@ -129,12 +129,15 @@ class Connection(asyncio.Protocol):
         self.transport.set_write_buffer_limits(high=core.limits.buffer_bytes)
         core.arrived(cast("Client", self))
         over = len(core.clients) - core.limits.connections
-        if over > TOLD_AT_ONCE:
-            self.abort()
-        elif over > 0:
+        if over > 0:
             self.refuse(
                 Refusal(503, "connections", "the gateway has all the connections it takes", retry_after=1, close=True)
             )
+        if over > LINGERING:
+            if self._secure:  # the end of TLS waits for the other side
+                self.abort()
+            else:
+                self.close()
 
     def data_received(self, data: bytes) -> None:
         self.moved = True
