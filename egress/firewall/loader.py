@@ -145,6 +145,7 @@ class Loader:
         rubbish, self._rubbish = self._rubbish, ""
         if self.site is None:
             return
+        rested = not self._nft.opened
         site, door = self.site._replace(raw="standing"), ""
         if self._ajar and stamp is not None and self.door_stands(self.site):
             door = "\n".join(netdev(site, stamp)) + "\n"
@@ -154,9 +155,11 @@ class Loader:
             try:
                 if text:
                     self.change(text, site)
-                return
+                break
             except FirewallError:
                 pass  # the next load finds it
+        if rested:
+            self.rest()
 
     def rest(self) -> None:
         """Give back what only another change needs: libnftables keeps some 3 MB."""

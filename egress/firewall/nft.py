@@ -84,6 +84,11 @@ class Nft:
             pause *= 2
         raise AssertionError("unreachable")
 
+    @property
+    def opened(self) -> bool:
+        """Whether it is kept now."""
+        return self._context is not None
+
     def close(self) -> None:
         """Free it; the next `run` makes a new one."""
         if self._context is not None:

@@ -68,6 +68,10 @@ def test_the_last_door_lets_one_stamp_pass_in_the_end(guarded: Guarded) -> None:
     assert guarded.firewall.intact()
     guarded.load()
     assert stamps(guarded) == 2
+    guarded.firewall.rest()
+    guarded.firewall.sweep()
+    assert stamps(guarded) == 1
+    assert not guarded.firewall._loader._nft.opened, "what was given back is given back again"
 
 
 def test_who_takes_over_closes_the_last_door_behind_the_one_before(guarded: Guarded) -> None:
